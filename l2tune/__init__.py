@@ -1,0 +1,30 @@
+"""A drop-in for `torch.matmul` that runs the fastest kernel proven correct for the exact problem.
+
+`l2tune.matmul` is all that most users need. `l2tune.tune` fills the cache that it reads.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from l2tune.dispatch import matmul
+
+if TYPE_CHECKING:
+    from l2tune.pipeline import evaluate, tune
+    from l2tune.spec.key import GemmKey
+
+__version__ = "0.1.0"
+__all__ = ["GemmKey", "evaluate", "matmul", "tune"]
+
+_LAZY = {
+    "tune": "l2tune.pipeline",
+    "evaluate": "l2tune.pipeline",
+    "GemmKey": "l2tune.spec.key",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what only tuning needs when it is first asked for."""
+    if name in _LAZY:
+        import importlib
+
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'l2tune' has no attribute {name!r}")

@@ -1,0 +1,203 @@
+"""A compiled kernel on one device, and the same kernel bound to one problem, ready to launch.
+
+Binding evaluates the contract's expressions once; a bound launch writes pointers into a prepared
+parameter block and calls the driver. Both the gate and dispatch launch through here, so what was
+proven is what runs.
+"""
+
+import ctypes
+import threading
+from typing import Any
+
+from l2tune.runtime import driver
+from l2tune.spec.gpu import Gpu
+from l2tune.spec.header import Launch
+from l2tune.spec.outcome import Compiled, LaunchData
+from l2tune.spec.problem import Problem
+from l2tune.store.artifacts import Artifacts
+
+_POINTERS = ("a", "b", "c", "workspace")
+_LONG = ("stride_a", "stride_b", "stride_c")
+_SLOT_BYTES = 128  # as large as a tensor map, and keeps its 64-byte alignment
+_INT_MAX = 2**31 - 1
+_MAX_TENSOR_MAPS = 256
+_MAX_GRID = (2**31 - 1, 65535, 65535)
+
+
+class Executable:
+    """A kernel loaded into one device's context.
+
+    Raises:
+        LaunchRefusedError: If the driver does not take a cubin or lacks an entry.
+        FileNotFoundError: If a cubin is missing from the artifact store, or damaged.
+    """
+
+    def __init__(self, compiled: Compiled, artifacts: Artifacts, *, device: int = 0) -> None:
+        """Load every cubin of `compiled`."""
+        self.compiled = compiled
+        self.device = device
+        modules = []
+        for digest in compiled.cubins:
+            cubin = artifacts.get(digest)
+            if cubin is None:
+                raise FileNotFoundError(f"cubin {digest} is missing from the cache, or damaged")
+            modules.append(driver.load_module(cubin))
+        many = len(modules) > 1
+        self._functions = [
+            modules[index if many else 0].get_function(data.kernel)
+            for index, data in enumerate(compiled.launches)
+        ]
+
+    def bind(self, problem: Problem, gpu: Gpu) -> "BoundKernel":
+        """Evaluate the contract for `problem`.
+
+        Raises:
+            LaunchRefusedError: If the driver refuses the shared memory asked for.
+            ValueError: If a size does not fit the contract's C types, or the grid is impossible.
+        """
+        return BoundKernel(self, [function.ptr for function in self._functions], problem, gpu)
+
+
+class BoundKernel:
+    """One problem's launches: geometry and parameters fixed, pointers still open.
+
+    Attributes:
+        workspace_bytes: Scratch memory to pass, 0 for none.
+        workspace_zeroed: Whether it must be zero on entry.
+    """
+
+    def __init__(
+        self, executable: Executable, functions: list[int], problem: Problem, gpu: Gpu
+    ) -> None:
+        """Evaluate every expression for `problem` on `gpu`."""
+        source = executable.compiled.source
+        names = source.names(problem, gpu)
+        self._executable = executable  # keeps the modules loaded
+        self.workspace_bytes = source.header.workspace(names)
+        self.workspace_zeroed = source.header.workspace_zeroed
+        self._lock = threading.Lock()
+        self._launches = [
+            _BoundLaunch(launch, data, function, executable, problem, names)
+            for launch, data, function in zip(
+                source.header.launch, executable.compiled.launches, functions, strict=True
+            )
+            if all(extent(names) for extent in launch.grid)
+        ]
+
+    def __call__(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        """Launch on `stream`; every argument is an address or a handle.
+
+        Raises:
+            LaunchRefusedError: If the driver refuses a launch or a tensor map.
+        """
+        with self._lock:  # the parameter blocks are shared by all threads
+            for launch in self._launches:
+                launch(a, b, c, workspace, stream)
+
+
+class _BoundLaunch:
+    """One launch with its parameter block."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        data: LaunchData,
+        function: int,
+        executable: Executable,
+        problem: Problem,
+        names: dict[str, int],
+    ) -> None:
+        self._function = function
+        self._device = executable.device
+        self._geometry = _geometry(launch, data, names)
+        if self._geometry["smem_bytes"]:
+            driver.allow_shared_memory(function, self._geometry["smem_bytes"])
+        self._configs: dict[int, Any] = {}
+        source = executable.compiled.source
+        count = len(launch.args) + data.extra_pointers
+        self._block = ctypes.create_string_buffer(_SLOT_BYTES * (count + 1))
+        start = -(-ctypes.addressof(self._block) // _SLOT_BYTES) * _SLOT_BYTES
+        slots = [start + _SLOT_BYTES * index for index in range(count)]
+        self._params = (ctypes.c_void_p * max(count, 1))(*slots)
+        self._params_address = ctypes.addressof(self._params)
+        self._pointer_slots: list[tuple[int, Any]] = []
+        self._map_slots: list[tuple[int, int, _TensorMaps]] = []
+        for slot, arg in zip(slots, launch.args, strict=False):
+            if arg in _POINTERS:
+                pointer = ctypes.c_uint64.from_address(slot)
+                self._pointer_slots.append((_POINTERS.index(arg), pointer))
+            elif arg.startswith("tma."):
+                table = source.header.tma[arg[4:]]
+                operand = table.operand or arg[4:]
+                maps = _TensorMaps(operand, table, source.dtype, problem, names)
+                self._map_slots.append((slot, _POINTERS.index(operand), maps))
+            elif arg in _LONG:
+                ctypes.c_int64.from_address(slot).value = names[arg]
+            else:
+                if names[arg] > _INT_MAX:
+                    raise ValueError(f"{arg} is {names[arg]}, needed at most {_INT_MAX}")
+                ctypes.c_int32.from_address(slot).value = names[arg]
+
+    def __call__(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
+        pointers = (a, b, c, workspace)
+        for index, slot in self._pointer_slots:
+            slot.value = pointers[index]
+        for address, index, maps in self._map_slots:
+            ctypes.memmove(address, maps.at(pointers[index]), driver.TENSOR_MAP_BYTES)
+        config = self._configs.get(stream)
+        if config is None:
+            config = driver.launch_config(stream=stream, **self._geometry)
+            self._configs[stream] = config
+        driver.launch(config, self._function, self._params_address, self._device)
+
+
+def _geometry(launch: Launch, data: LaunchData, names: dict[str, int]) -> dict[str, Any]:
+    grid = tuple(extent(names) for extent in launch.grid)
+    cluster = tuple(extent(names) for extent in launch.cluster)
+    for extent, limit, step in zip(grid, _MAX_GRID, cluster, strict=True):
+        if not 0 < extent <= limit or extent % step:
+            raise ValueError(f"{launch.kernel}: grid {grid} is impossible with cluster {cluster}")
+    return {
+        "grid": grid,
+        "block": data.block or tuple(extent(names) for extent in launch.block),
+        "cluster": cluster,
+        "smem_bytes": launch.smem(names) if data.smem_bytes is None else data.smem_bytes,
+        "pdl": launch.pdl,
+    }
+
+
+class _TensorMaps:
+    """The tensor maps of one operand, by base address: nothing else about them changes."""
+
+    def __init__(
+        self, operand: str, table: Any, dtype: str, problem: Problem, names: dict[str, int]
+    ) -> None:
+        rows, columns = {
+            "a": (problem.m, problem.k),
+            "b": (problem.k, problem.n),
+            "c": (problem.m, problem.n),
+        }[operand]
+        if names.get(f"{operand}_t"):
+            rows, columns = columns, rows
+        batched = getattr(problem, f"{operand}_batched", 1)
+        leading = getattr(problem, f"ld{operand}")
+        matrices = problem.batch if batched else 1
+        stride = getattr(problem, f"stride_{operand}") if matrices > 1 else rows * leading
+        self._arguments: dict[str, Any] = {
+            "dtype": dtype,
+            "sizes": (columns, rows, matrices),
+            "strides_bytes": (2 * leading, 2 * stride),
+            "box": (*(extent(names) for extent in table.box), 1),
+            "swizzle": table.swizzle,
+            "l2_promotion": table.l2_promotion,
+        }
+        self._encoded: dict[int, bytes] = {}
+
+    def at(self, address: int) -> bytes:
+        found = self._encoded.get(address)
+        if found is None:
+            if len(self._encoded) >= _MAX_TENSOR_MAPS:
+                self._encoded.clear()
+            found = driver.encode_tensor_map(address, **self._arguments)
+            self._encoded[address] = found
+        return found

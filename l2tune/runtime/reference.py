@@ -1,0 +1,89 @@
+"""How far a correct product may be from the exact one, and how far a result is.
+
+One formula, used by the gate, by the check after timing and by the tests, so that "correct" has one
+meaning in the package. Nothing here launches a kernel of ours.
+"""
+
+import torch
+
+_UNIT_ROUNDOFF = {
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+_HALF_SMALLEST = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
+_OVERFLOW = {torch.float16: 65520.0, torch.bfloat16: 3.3961775292304957e38}
+"""Where rounding to the type first gives infinity: halfway past the largest finite value."""
+_ACC_CONSTANT = 2.0
+_ACC_EXTRA_TERMS = 16
+_ACC_OVERFLOW = {torch.float32: 2.0**127, torch.float16: 65504.0}
+_CHUNK_ELEMENTS = 1 << 27
+
+
+def error_ratio(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, *, acc: str = "float32", exact: bool = False
+) -> torch.Tensor:
+    """Largest error of `c` over its bound; at most 1 for a correct product in any order of sums.
+
+    The bound, element by element, is ``c1 (k + 16) u_acc (|a| @ |b|) + u_out |ref| + underflow``.
+
+    Args:
+        a: ``[..., M, K]`` float16 or bfloat16, read as the exact values it holds.
+        b: ``[..., K, N]``, likewise.
+        c: ``[..., M, N]``, the result to judge, same dtype.
+        acc: What products were summed in, `float32` or `float16`.
+        exact: The inputs are such that every partial sum is exact, so only the final rounding may
+            differ; drops the first term of the bound.
+
+    Returns:
+        A float64 scalar on `c`'s device; infinity where `c` is NaN or infinite and should not be,
+        or the reverse.
+
+    Source:
+        Higham, *Accuracy and Stability of Numerical Algorithms*, 2nd ed., section 3.1. The factor
+        c1 = 2 and the extra terms allow for tensor cores, which truncate where the theorem rounds
+        and align 16 products before they are summed (Fasi et al., "Numerical behavior of NVIDIA
+        tensor cores", PeerJ CS 2021).
+    """
+    a3, b3, c3 = (_as_batch(x, c.dim()) for x in (a, b, c))
+    a3, b3 = a3.expand(c3.shape[0], *a3.shape[1:]), b3.expand(c3.shape[0], *b3.shape[1:])
+    rows = max(1, min(c3.shape[1], _CHUNK_ELEMENTS // max(1, c3.shape[2])))
+    worst = torch.zeros((), dtype=torch.float64, device=c.device)
+    for item in range(c3.shape[0]):
+        right = b3[item].double()
+        for top in range(0, c3.shape[1], rows):
+            left = a3[item, top : top + rows].double()
+            ratio = _ratio(left, right, c3[item, top : top + rows], acc, exact)
+            worst = torch.maximum(worst, ratio)
+    return worst
+
+
+def _as_batch(x: torch.Tensor, dims: int) -> torch.Tensor:
+    return x.unsqueeze(0) if x.dim() == 2 else x.reshape(-1, *x.shape[-2:])
+
+
+def _ratio(
+    left: torch.Tensor, right: torch.Tensor, c: torch.Tensor, acc: str, exact: bool
+) -> torch.Tensor:
+    acc_dtype, out = getattr(torch, acc), c.dtype
+    reference = left @ right
+    magnitude = left.abs() @ right.abs()
+    got = c.double()
+    terms = 0.0 if exact else _ACC_CONSTANT * (left.shape[-1] + _ACC_EXTRA_TERMS)
+    slack = terms * _UNIT_ROUNDOFF[acc_dtype] * magnitude
+    underflow = _HALF_SMALLEST[out] + left.shape[-1] * 2.0**-126
+    bound = slack + _UNIT_ROUNDOFF[out] * (reference.abs() + slack) + underflow
+    ratio = (got - reference).abs() / bound
+    # A value past the overflow threshold must be infinite; within the slack of it, either may be.
+    limit = _OVERFLOW[out]
+    past = reference.abs() - slack >= limit
+    near = (reference.abs() + slack >= limit) & ~past
+    right_infinity = got.isinf() & (got.sign() == reference.sign())
+    ratio = torch.where(right_infinity & (past | near | reference.isinf()), 0.0, ratio)
+    ratio = torch.where(past & ~right_infinity, torch.inf, ratio)
+    ratio = torch.where(reference.isnan(), torch.where(got.isnan(), 0.0, torch.inf), ratio)
+    ratio = torch.where(reference.isfinite() & got.isnan(), torch.inf, ratio)
+    # Sums that overflow the accumulator may turn into NaN on the way; the bound says nothing there.
+    unknown = (magnitude >= _ACC_OVERFLOW[acc_dtype]) & magnitude.isfinite()
+    ratio = torch.where(unknown, 0.0, ratio)
+    return ratio.nan_to_num(nan=torch.inf).max()
