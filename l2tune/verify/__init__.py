@@ -1,0 +1,9 @@
+"""Compiled -> Verified | Refuted: the gate that every kernel passes before it may run for a user.
+
+Nothing here compiles or times. Hypothesis is imported only in the worker process that runs the
+checks.
+"""
+
+from l2tune.verify.gate import QUICK_CHECKS, check_contract, check_resources, screen, verify
+
+__all__ = ["QUICK_CHECKS", "check_contract", "check_resources", "screen", "verify"]

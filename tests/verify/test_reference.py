@@ -1,0 +1,126 @@
+"""The error bound: every honest float32 sum is inside it, every planted mistake is outside."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from l2tune.runtime.reference import error_ratio
+from l2tune.verify.values import CLASSES, draw, is_exact
+
+FINITE = [name for name in CLASSES if name not in ("nonfinite", "largest")]
+dtypes = st.sampled_from([torch.float16, torch.bfloat16])
+dims = st.integers(1, 70)  # crosses 16, 32 and 64, the tile edges kernels get wrong
+seeds = st.integers(0, 2**31 - 1)
+
+
+def pair(values, m, n, k, *, dtype=torch.float16, seed=0):
+    a, b = draw(values, (1, m, k), (1, k, n), dtype=dtype, device="cpu", seed=seed)
+    return a[0], b[0]
+
+
+def summed(a, b, order, *, block=1, acc=torch.float32):
+    """The product with `block` terms added at once, each running sum rounded to `acc`."""
+    total = torch.zeros(a.shape[0], b.shape[1], dtype=acc)
+    for picks in order.split(block):
+        total = (total.double() + a[:, picks].double() @ b[picks].double()).to(acc)
+    return total.to(a.dtype)
+
+
+def ratio(a, b, c, **options) -> float:
+    return error_ratio(a, b, c, **options).item()
+
+
+@settings(max_examples=100)
+@given(
+    values=st.sampled_from([*FINITE, "largest"]), m=dims, n=dims, k=st.integers(1, 200),
+    dtype=dtypes, seed=seeds, block=st.sampled_from([1, 4, 16]),
+)  # fmt: skip
+def test_a_float32_sum_in_any_order_stays_inside_the_bound(values, m, n, k, dtype, seed, block):
+    a, b = pair(values, m, n, k, dtype=dtype, seed=seed)
+    order = torch.randperm(k, generator=torch.Generator().manual_seed(seed))
+    c = summed(a, b, order, block=block)
+    assert ratio(a, b, c, exact=is_exact(values)) <= 1.0, f"{values} {m=} {n=} {k=}"
+
+
+@given(seed=seeds, k=st.sampled_from([64, 256, 2048]), dtype=dtypes)
+def test_small_values_do_not_hide_zeros_a_factor_or_another_product(seed, k, dtype):
+    a, b = pair("normal", 48, 40, k, dtype=dtype, seed=seed)
+    a, b = (a * 0.01).to(dtype), (b * 0.01).to(dtype)
+    c = (a.double() @ b.double()).to(dtype)
+    assert ratio(a, b, c) <= 1.0
+    assert ratio(a, b, torch.zeros_like(c)) > 1.0
+    assert ratio(a, b, (c.double() * 1.02).to(dtype)) > 1.0
+    other, _ = pair("normal", 48, 40, k, dtype=dtype, seed=seed + 1)
+    assert ratio(a, b, ((other * 0.01).double() @ b.double()).to(dtype)) > 1.0
+
+
+@given(seed=seeds)
+def test_large_values_and_long_sums_do_not_refuse_an_honest_kernel(seed):
+    a, b = (100 * x for x in pair("normal", 16, 16, 8192, dtype=torch.bfloat16, seed=seed))
+    c = (a.float() @ b.float()).bfloat16()
+    assert ratio(a, b, c) <= 1.0
+
+
+@given(k=st.integers(2, 300), lost=st.integers(1, 40), seed=seeds)
+def test_a_dropped_tail_of_k_is_seen_with_integers(k, lost, seed):
+    a, b = pair("integers", 64, 64, k, seed=seed)
+    kept = max(1, k - lost)
+    c = (a[:, :kept].double() @ b[:kept].double()).half()
+    assert ratio(a, b, c, exact=True) > 1.0
+
+
+@pytest.mark.parametrize("k", [32, 64, 96, 256, 1024, 2048])
+@pytest.mark.parametrize("block", [1, 8, 16])
+def test_half_accumulation_is_seen_with_the_accumulator_class(k, block):
+    a, b = pair("accumulator", 64, 64, k, seed=k)
+    order = torch.arange(k)
+    assert ratio(a, b, summed(a, b, order, block=block), exact=True) <= 1.0
+    c = summed(a, b, order, block=block, acc=torch.float16)
+    assert ratio(a, b, c, exact=True) > 1.0
+
+
+def test_half_accumulation_is_admitted_where_it_is_declared():
+    a, b = pair("normal", 32, 32, 256)
+    c = summed(a, b, torch.arange(256), acc=torch.float16)
+    assert ratio(a, b, c, acc="float16") <= 1.0
+
+
+def test_a_skipped_tile_and_a_swapped_row_are_seen():
+    a, b = pair("permutation", 64, 64, 32, seed=5)
+    c = (a.double() @ b.double()).half()
+    assert ratio(a, b, c, exact=True) <= 1.0
+    swapped = c.clone()
+    swapped[[3, 4]] = c[[4, 3]]
+    assert ratio(a, b, swapped, exact=True) > 1.0
+    c[48:, 48:] = 0
+    assert ratio(a, b, c, exact=True) > 1.0
+
+
+def one(value: float) -> torch.Tensor:
+    return torch.tensor([[value]], dtype=torch.float16)
+
+
+NAN, INF, BIG = torch.nan, torch.inf, 60000.0
+RULES = [
+    # a, b, c, admitted
+    (NAN, 1.0, NAN, True), (NAN, 1.0, 0.0, False), (NAN, 1.0, INF, False),
+    (INF, 1.0, INF, True), (INF, 1.0, -INF, False), (INF, 1.0, NAN, False),
+    (INF, 1.0, 65504.0, False), (INF, 0.0, NAN, True), (INF, 0.0, 0.0, False),
+    (1.0, 1.0, NAN, False), (1.0, 1.0, INF, False),
+    (BIG, 2.0, INF, True), (BIG, 2.0, 65504.0, False), (BIG, -2.0, INF, False),
+    (BIG, -2.0, -INF, True), (BIG, 1.0, INF, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b", "c", "admitted"), RULES)
+def test_nan_and_infinity_must_be_where_they_belong(a, b, c, admitted):
+    assert (ratio(one(a), one(b), one(c)) <= 1.0) is admitted
+
+
+def test_batches_that_share_an_operand_are_all_judged():
+    a, b = draw("integers", (3, 8, 9), (1, 9, 7), dtype=torch.float16, device="cpu", seed=1)
+    c = (a.double() @ b.double()).half()
+    assert ratio(a, b, c, exact=True) <= 1.0
+    c[2, 7, 6] += 1
+    assert ratio(a, b, c, exact=True) > 1.0
