@@ -1,0 +1,207 @@
+"""Rough times of many candidates, fast: what the search is guided by, and nothing is admitted by.
+
+Successive halving: one short replay each, then more for the fastest quarter.
+"""
+
+import dataclasses
+import math
+import random
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from l2tune.errors import InfrastructureError
+from l2tune.measure import contestants, operands
+from l2tune.measure.clock import DeviceClock
+from l2tune.measure.contestants import Contestant
+from l2tune.measure.rounds import Rounds
+from l2tune.measure.statistics import fastest
+from l2tune.runtime.driver import KernelDied, LaunchRefusedError
+from l2tune.runtime.worker import Worker, WorkerDied, retire_after_this_call
+from l2tune.spec.key import GemmKey
+from l2tune.spec.outcome import Compiled, Verified
+
+_REPLAY_US = 300.0
+_BRIEF_REPLAYS = 1
+_MORE_REPLAYS = 5
+_FEWEST_FINALISTS, _MOST_FINALISTS = 3, 16
+_HOPELESS_FACTOR = 10.0
+_HOPELESS_US = 20000.0
+_TIME_LIMIT_FACTOR = 4.0
+_TIME_LIMIT_S = 120.0
+
+
+@dataclasses.dataclass
+class Ranking:
+    """What one process found out, in the order of the candidates it was given.
+
+    Attributes:
+        times_us: Microseconds of a launch; infinite if refused, None if not reached.
+        died: The candidate that ended the process; its time is infinite.
+    """
+
+    times_us: list[float | None]
+    died: int | None = None
+
+
+def quick_rank(
+    worker: Worker,
+    key: GemmKey,
+    candidates: Sequence[Compiled | Verified],
+    *,
+    cache_dir: Path,
+    budget_s: float,
+    seed: int = 0,
+) -> list[float]:
+    """Time many candidates roughly.
+
+    Args:
+        worker: Where.
+        key: What they compute.
+        candidates: Smoke-tested before, so that faults are rare.
+        cache_dir: Where their cubins are.
+        budget_s: When to stop.
+        seed: Decides operands.
+
+    Returns:
+        Microseconds of a launch for each; infinite where the driver refused it, it faulted or hung,
+        or its turn did not come within the budget.
+
+    Raises:
+        InfrastructureError: If the worker failed.
+    """
+    compiled = [x.compiled if isinstance(x, Verified) else x for x in candidates]
+    times_us: list[float | None] = [None] * len(compiled)
+    waiting = list(range(len(compiled)))
+    deadline = time.monotonic() + budget_s
+    while waiting and (left_s := deadline - time.monotonic()) > 0:
+        some = [compiled[index] for index in waiting]
+        ranking = _call(worker, key, some, cache_dir, left_s, seed)
+        for index, found_us in zip(waiting, ranking.times_us, strict=True):
+            times_us[index] = found_us
+        waiting = [] if ranking.died is None else _unknown(waiting, times_us)
+    return [math.inf if us is None else us for us in times_us]
+
+
+def _unknown(indices: list[int], times_us: list[float | None]) -> list[int]:
+    return [index for index in indices if times_us[index] is None]
+
+
+def _call(
+    worker: Worker,
+    key: GemmKey,
+    compiled: list[Compiled],
+    cache_dir: Path,
+    budget_s: float,
+    seed: int,
+) -> Ranking:
+    limit_s = _TIME_LIMIT_S + _TIME_LIMIT_FACTOR * budget_s
+    try:
+        ranking: Ranking = worker.call(
+            rank_here, key, compiled, cache_dir, budget_s, seed, timeout_s=limit_s
+        )
+    except WorkerDied as error:
+        raise InfrastructureError(f"ranking {key}: {error}") from error
+    except InfrastructureError:
+        worker.renew()  # whatever it was, it may have left a context that no longer works
+        raise
+    return ranking
+
+
+def rank_here(
+    key: GemmKey, candidates: list[Compiled], cache_dir: Path, budget_s: float, seed: int
+) -> Ranking:
+    """Rank in the worker."""
+    ranker = _Ranker(key, candidates, cache_dir, seed)
+    try:
+        ranker.rank(time.monotonic() + budget_s)
+    except KernelDied as died:
+        retire_after_this_call(died)
+        culprit = int(ranker.rounds.running)
+        ranker.found.times_us[culprit] = math.inf
+        return dataclasses.replace(ranker.found, died=culprit)
+    found = ranker.found
+    del ranker  # its operands, so that their memory can go back to the GPU
+    torch.cuda.empty_cache()
+    return found
+
+
+class _Ranker:
+    """One ranking.
+
+    Attributes:
+        found: Times so far.
+        rounds: Candidates are named by their positions.
+    """
+
+    def __init__(
+        self, key: GemmKey, candidates: list[Compiled], cache_dir: Path, seed: int
+    ) -> None:
+        self.found = Ranking([None] * len(candidates))
+        self._candidates, self._cache_dir = candidates, cache_dir
+        self._sets = operands.sized(key, seed=seed, replay_us=_REPLAY_US)
+        self._clock = DeviceClock(key.flops, launches=self._sets.count)
+        self.rounds = Rounds(
+            self._clock,
+            self._sets,
+            paired=any(_overlaps(compiled, key) for compiled in candidates),
+            rng=random.Random(seed),
+        )
+
+    def rank(self, deadline_s: float) -> None:
+        """Time each briefly, then the fastest quarter better, until the deadline."""
+        for index in range(len(self._candidates)):
+            if time.monotonic() > deadline_s:
+                return
+            self.found.times_us[index] = self._brief_us(index)
+        known = [math.inf if us is None else us for us in self.found.times_us]
+        count = min(_MOST_FINALISTS, max(_FEWEST_FINALISTS, len(known) // 4))
+        finalists = fastest(known, count)
+        self._repeat(finalists, deadline_s)
+
+    def _brief_us(self, index: int) -> float:
+        name = self.rounds.running = str(index)
+        try:
+            contestant = self._contestant(index)
+            start = time.monotonic()
+            self._clock.run_once(lambda stream: contestant.launch(0, stream), what=name)
+            first_us = 1e6 * (time.monotonic() - start)
+            if first_us > _HOPELESS_US and first_us > _HOPELESS_FACTOR * self._best_us():
+                return first_us
+            self.rounds.enter(contestant)
+        except (LaunchRefusedError, ValueError, torch.OutOfMemoryError):
+            return math.inf
+        for _ in range(1 + _BRIEF_REPLAYS):
+            self.rounds.run_one()
+        times_us = self.rounds.samples_us(name)[1:]  # the first one uploads the graph
+        self.rounds.leave(name)
+        return statistics.median(times_us)
+
+    def _repeat(self, finalists: list[int], deadline_s: float) -> None:
+        for index in finalists:
+            if time.monotonic() > deadline_s:
+                return
+            self.rounds.enter(self._contestant(index))
+        for _ in range(1 + _MORE_REPLAYS):
+            self.rounds.run_one()
+        for index in finalists:
+            times_us = self.rounds.samples_us(str(index))[1:]
+            self.found.times_us[index] = statistics.median(times_us)
+
+    def _contestant(self, index: int) -> Contestant:
+        return contestants.kernel(
+            self._candidates[index], self._sets, name=str(index), cache_dir=self._cache_dir
+        )
+
+    def _best_us(self) -> float:
+        return min((us for us in self.found.times_us if us is not None), default=math.inf)
+
+
+def _overlaps(compiled: Compiled, key: GemmKey) -> bool:
+    try:
+        return contestants.overlaps_predecessor(compiled, key)
+    except ValueError:  # the contract has no value for the problem; timing it will say so
+        return False
