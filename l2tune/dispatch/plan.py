@@ -1,0 +1,145 @@
+"""What one problem's calls do: a kernel bound to it, and where it may run.
+
+A plan is made once for each problem and process, from the cache; any trouble in making it ends in
+`torch.matmul` with one warning.
+"""
+
+import functools
+import warnings
+from pathlib import Path
+
+import torch
+
+from l2tune import settings
+from l2tune.dispatch.shapes import Product
+from l2tune.errors import CacheError, InfrastructureError
+from l2tune.runtime.device import detect
+from l2tune.runtime.driver import LaunchRefusedError
+from l2tune.runtime.executable import BoundKernel, Executable
+from l2tune.runtime.versions import tools
+from l2tune.spec.gpu import Gpu
+from l2tune.spec.key import Dtype, GemmKey
+from l2tune.spec.outcome import Admitted, Compiled
+from l2tune.store import Artifacts, Registry, judge
+
+_DTYPES: dict[torch.dtype, Dtype] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+class DispatchWarning(UserWarning):
+    """A cached kernel could not be used; `torch.matmul` answers instead."""
+
+
+class Plan:
+    """A kernel ready to be launched for one problem.
+
+    Attributes:
+        eager: Use the kernel in eager calls.
+        graph: Use the kernel while a CUDA graph is captured.
+    """
+
+    __slots__ = ("_device", "_dtype", "_shape", "bound", "eager", "graph", "workspace_bytes")
+
+    def __init__(
+        self, bound: BoundKernel, product: Product, dtype: torch.dtype, device: int,
+        *, eager: bool, graph: bool,
+    ) -> None:  # fmt: skip
+        """Keep what a call needs."""
+        self.bound = bound
+        self.eager, self.graph = eager, graph
+        self.workspace_bytes = bound.workspace_bytes
+        self._shape, self._dtype = product.shape, dtype
+        self._device = torch.device("cuda", device)
+
+    def run(
+        self, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, stream: int
+    ) -> torch.Tensor:
+        """Launch on `stream`; allocates the result where none is given."""
+        if out is None:
+            out = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        if not self.workspace_bytes:
+            self.bound(a.data_ptr(), b.data_ptr(), out.data_ptr(), 0, stream)
+            return out
+        # From torch's allocator on the current stream: private to a graph under capture, and safe
+        # to release as soon as the launch is queued.
+        allocate = torch.zeros if self.bound.workspace_zeroed else torch.empty
+        scratch = allocate(self.workspace_bytes, dtype=torch.uint8, device=self._device)
+        self.bound(a.data_ptr(), b.data_ptr(), out.data_ptr(), scratch.data_ptr(), stream)
+        return out
+
+
+def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
+    """Make the plan for a problem from the cache, or None where torch is to answer."""
+    gpu = detect(device)
+    if gpu is None or gpu.arch is None or dtype not in _DTYPES:
+        return None
+    problem = product.problem
+    key = GemmKey(
+        m=problem.m, n=problem.n, k=problem.k, batch=problem.batch, layout=product.layout,
+        shared=product.shared, dtype=_DTYPES[dtype],
+        align=problem.align,  # type: ignore[arg-type]  # alignment_bytes gives 2, 4, 8 or 16
+        gpu=gpu,
+    )  # fmt: skip
+    root = settings.current().cache_dir
+    try:
+        record = _registry(root).get(key)
+        if record is None or not isinstance(record.outcome, Admitted):
+            return None
+        compiled = record.outcome.timing.verified.compiled
+        if judge(record, gpu, tools()) != "use" or not compiled.source.accepts(problem, gpu):
+            return None
+        bound = _bound(compiled, product, gpu, device, root)
+    except (CacheError, InfrastructureError, LaunchRefusedError, OSError, ValueError) as error:
+        warnings.warn(
+            f"{key.label}: the cached kernel cannot be used ({error}); torch.matmul answers"
+            " instead; run `l2tune doctor`",
+            DispatchWarning,
+            stacklevel=3,
+        )
+        return None
+    outcome = record.outcome
+    return Plan(
+        bound, product, dtype, device,
+        eager=outcome.eager == "kernel", graph=outcome.graph == "kernel",
+    )  # fmt: skip
+
+
+def forced_plan(
+    compiled: Compiled, product: Product, dtype: torch.dtype, device: int, root: Path
+) -> Plan:
+    """The plan that runs `compiled`, whatever the cache says; for timing the dispatch path.
+
+    Raises:
+        LaunchRefusedError: If it cannot be loaded or bound.
+    """
+    gpu = detect(device)
+    assert gpu is not None  # a caller with a CUDA tensor has a GPU
+    bound = _bound(compiled, product, gpu, device, root)
+    return Plan(bound, product, dtype, device, eager=True, graph=True)
+
+
+def _bound(compiled: Compiled, product: Product, gpu: Gpu, device: int, root: Path) -> BoundKernel:
+    with torch.cuda.device(device):
+        torch.cuda.current_stream().query()  # makes the context current in this thread
+        return _executable(compiled, device, root).bind(product.problem, gpu)
+
+
+_executables: dict[tuple[tuple[str, ...], int], Executable] = {}
+
+
+def _executable(compiled: Compiled, device: int, root: Path) -> Executable:
+    """Load a kernel once for each device; its cubins' hashes say which it is."""
+    key = (compiled.source.digest, *compiled.cubins), device
+    if key not in _executables:
+        _executables[key] = Executable(compiled, Artifacts(root), device=device)
+    return _executables[key]
+
+
+@functools.lru_cache(maxsize=8)
+def _registry(root: Path) -> Registry:
+    return Registry(root)
+
+
+def forget_loaded() -> None:
+    """Drop what was read from caches; the next call reads again."""
+    _executables.clear()
+    _registry.cache_clear()

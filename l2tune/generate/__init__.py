@@ -1,0 +1,10 @@
+"""GemmKey -> kernel files worth trying: seeds and their instances, CUDA and Triton.
+
+Nothing here compiles or runs anything.
+"""
+
+from l2tune.generate.cost import estimate_us
+from l2tune.generate.seeds import include_dir, seed_text, seed_texts
+from l2tune.generate.space import candidates
+
+__all__ = ["candidates", "estimate_us", "include_dir", "seed_text", "seed_texts"]

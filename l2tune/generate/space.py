@@ -1,0 +1,131 @@
+"""Which instances of the seeds are worth a look for a key, best guess first.
+
+Each family has many tunables, most combinations of them pointless; the tables here keep the
+combinations that make sense on the hardware, and the cost model ranks them for the key.
+"""
+
+import itertools
+from collections.abc import Iterator
+
+from l2tune.errors import HeaderError
+from l2tune.generate.cost import estimate_us
+from l2tune.generate.seeds import seed_texts
+from l2tune.spec.expr import cdiv
+from l2tune.spec.header import parse
+from l2tune.spec.kernel import KernelSource, instantiate
+from l2tune.spec.key import GemmKey
+
+_Values = dict[str, int]
+
+_WGMMA_TILES = (
+    # TILE_M, TILE_N, PINGPONG
+    (128, 256, 0), (256, 128, 0), (256, 192, 0), (128, 192, 0), (128, 128, 0), (128, 64, 0),
+    (128, 128, 1), (64, 256, 1), (64, 192, 1), (64, 128, 1), (128, 64, 1), (64, 64, 1), (64, 32, 1),
+    (64, 16, 1), (64, 8, 1), (128, 32, 1), (128, 192, 1),
+)  # fmt: skip
+_MMA_TILES = (
+    # TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES
+    (128, 256, 32, 2, 4, 4), (256, 128, 32, 4, 2, 4), (128, 128, 32, 2, 2, 5),
+    (128, 128, 64, 2, 2, 3), (128, 128, 64, 2, 4, 3), (128, 64, 64, 2, 2, 4),
+    (64, 128, 64, 2, 2, 4), (64, 64, 64, 2, 2, 4), (64, 64, 128, 2, 2, 3), (64, 32, 128, 2, 2, 4),
+    (32, 64, 128, 2, 2, 4), (32, 32, 128, 2, 2, 4), (32, 32, 128, 2, 2, 3), (16, 64, 128, 1, 4, 4),
+    (16, 128, 64, 1, 4, 4), (64, 16, 128, 4, 1, 4), (16, 32, 128, 1, 2, 4),
+)  # fmt: skip
+_TRITON_TILES = (
+    # BLOCK_M, BLOCK_N, BLOCK_K, NUM_WARPS, NUM_STAGES
+    (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
+    (128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 256, 64, 4, 4), (64, 64, 64, 4, 5),
+    (64, 64, 128, 4, 4), (64, 32, 64, 4, 5), (32, 64, 64, 4, 5), (64, 32, 128, 4, 4),
+    (64, 16, 64, 4, 6), (64, 16, 128, 4, 4), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4),
+    (16, 128, 128, 4, 3), (16, 32, 128, 2, 5), (16, 64, 64, 2, 6),
+)  # fmt: skip
+_SPLITS = (1, 2, 4, 8, 16, 32)
+
+
+def candidates(key: GemmKey, *, per_family: int = 16) -> list[KernelSource]:
+    """Instances of every seed family that admit `key`, the likely best of each family first.
+
+    Args:
+        key: What to compute.
+        per_family: How many instances of each tiled family to return at most.
+
+    Returns:
+        Unflattened kernel files.
+    """
+    found: list[KernelSource] = []
+    for seed_id, text in seed_texts().items():
+        header = parse(text)[1]
+        if key.gpu.arch not in header.arch:
+            continue
+        family = list(_family(seed_id, text, key))
+        family.sort(key=lambda source: estimate_us(source, key))
+        found += family[:per_family]
+    return found
+
+
+def _family(seed_id: str, text: str, key: GemmKey) -> Iterator[KernelSource]:
+    settings = {
+        "sm90a/wgmma_persistent": _wgmma,
+        "sm80/mma_multistage": _mma,
+        "triton/matmul": _triton,
+    }.get(seed_id)
+    allowed = parse(text)[1]
+    limits = {"smem_limit": key.gpu.smem_limit_bytes, "sms": key.gpu.sms}
+    for values in settings(key) if settings else [{}]:
+        if not all(condition({**values, **limits}) for condition in allowed.where):
+            continue
+        try:
+            source = KernelSource(
+                text=instantiate(text, values),
+                arch=key.gpu.arch or "sm_80",
+                dtype=key.dtype,
+                layout=key.layout,
+            )
+        except HeaderError:  # the seed does not offer this dtype, layout or value
+            continue
+        if source.serves(key):
+            yield source
+
+
+def _wgmma(key: GemmKey) -> Iterator[_Values]:
+    for (tile_m, tile_n, pingpong), cluster, group in itertools.product(
+        _WGMMA_TILES, (1, 2), (4, 8)
+    ):
+        rows = tile_m + cdiv(tile_n, 64) * 64
+        room = key.gpu.smem_limit_bytes - 2048 - (32768 if tile_n >= 64 else 0)
+        stages = min(8, room // (128 * rows), max(2, cdiv(key.k, 64)))
+        if stages < 2 or (group == 4 and cdiv(key.m, tile_m) < 4):
+            continue
+        yield {
+            "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
+            "CLUSTER": cluster, "PINGPONG": pingpong, "GROUP": group,
+        }  # fmt: skip
+
+
+def _mma(key: GemmKey) -> Iterator[_Values]:
+    for (tile_m, tile_n, tile_k, warps_m, warps_n, stages), split in itertools.product(
+        _MMA_TILES, _useful_splits(key)
+    ):
+        yield {
+            "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "WARPS_M": warps_m,
+            "WARPS_N": warps_n, "STAGES": stages, "SPLIT": split, "GROUP": 8,
+        }  # fmt: skip
+
+
+def _triton(key: GemmKey) -> Iterator[_Values]:
+    vector = 8 if key.align >= 16 else 1
+    for (block_m, block_n, block_k, warps, stages), split in itertools.product(
+        _TRITON_TILES, _useful_splits(key)
+    ):
+        for persistent in (0, 1) if split == 1 and key.m * key.n >= 1 << 22 else (0,):
+            yield {
+                "BLOCK_M": block_m, "BLOCK_N": block_n, "BLOCK_K": block_k, "GROUP_M": 8,
+                "SPLIT": split, "PERSISTENT": persistent, "VECTOR": vector,
+                "EVEN_K": int(key.k % block_k == 0), "NUM_WARPS": warps, "NUM_STAGES": stages,
+            }  # fmt: skip
+
+
+def _useful_splits(key: GemmKey) -> tuple[int, ...]:
+    """Splitting pays only where 64x64 tiles leave multiprocessors idle and k is long."""
+    tiles = cdiv(key.m, 64) * cdiv(key.n, 64) * key.batch
+    return tuple(s for s in _SPLITS if s == 1 or (tiles < 4 * key.gpu.sms and key.k >= 128 * s))

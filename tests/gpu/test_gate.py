@@ -1,0 +1,94 @@
+"""The gate on a real GPU: seeds pass, every exploit is refuted for its own fault, its twin passes."""
+
+from pathlib import Path
+
+import pytest
+
+from l2tune import pipeline, settings, verify
+from l2tune.spec.header import parse
+from l2tune.spec.key import GemmKey
+from l2tune.spec.outcome import Compiled, CompileFailed, Refuted, Verified
+from tests.gpu.conftest import DEFAULTS
+
+pytestmark = pytest.mark.gpu
+
+EXPLOITS = Path(__file__).parents[1] / "exploits"
+BAD = sorted(path.stem for path in EXPLOITS.glob("*.cu") if not path.stem.endswith("_mended"))
+MENDED = sorted(path.stem for path in EXPLOITS.glob("*_mended.cu"))
+
+
+def _gate(name: str, bench: pipeline.Bench, gpu) -> Verified | Refuted | CompileFailed:
+    text = (EXPLOITS / f"{name}.cu").read_text()
+    _, header = parse((EXPLOITS / f"{name.removesuffix('_mended')}.cu").read_text())
+    assert header.expect is not None
+    m, n, k = header.expect.shape
+    key = GemmKey.dense(m, n, k, gpu=gpu, layout=header.layout[0])
+    built = pipeline.build(pipeline.source_for(text, key), key, bench)
+    if not isinstance(built, Compiled):
+        return built
+    with settings.override(max_examples=15):
+        return verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=1)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_the_gate_names_the_fault_of(name, bench, gpu):
+    _, header = parse((EXPLOITS / f"{name}.cu").read_text())
+    outcome = _gate(name, bench, gpu)
+    assert isinstance(outcome, Refuted), outcome
+    found = (outcome.stage, outcome.check, outcome.finding.value)
+    expected = header.expect
+    assert found == (expected.stage, expected.check, expected.finding), outcome
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_the_gate_admits(name, bench, gpu):
+    outcome = _gate(name, bench, gpu)
+    assert isinstance(outcome, Verified), outcome
+
+
+SEED_CASES = [
+    (seed, layout, dtype)
+    for seed in DEFAULTS
+    for layout in ("nn", "nt", "tn", "tt")
+    for dtype in ("float16", "bfloat16")
+]
+
+
+@pytest.mark.parametrize(("seed", "layout", "dtype"), SEED_CASES)
+def test_a_seed_passes_the_whole_gate(seed, layout, dtype, bench, gpu, compiled):
+    key = GemmKey.dense(320, 264, 200, gpu=gpu, batch=2, layout=layout, dtype=dtype)
+    built = compiled(seed, key)
+    with settings.override(max_examples=25):
+        outcome = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=3)
+    assert isinstance(outcome, Verified), outcome
+    assert outcome.examples > 100
+
+
+WGMMA = [
+    {"TILE_M": 128, "TILE_N": 256, "STAGES": 4, "CLUSTER": 2, "PINGPONG": 0},
+    {"TILE_M": 256, "TILE_N": 128, "STAGES": 4, "CLUSTER": 1, "PINGPONG": 0},
+    {"TILE_M": 64, "TILE_N": 256, "STAGES": 4, "CLUSTER": 1, "PINGPONG": 1},
+    {"TILE_M": 64, "TILE_N": 16, "STAGES": 8, "CLUSTER": 2, "PINGPONG": 1},
+    {"TILE_M": 64, "TILE_N": 8, "STAGES": 8, "CLUSTER": 1, "PINGPONG": 1},
+]
+MMA = [{"SPLIT": 4}, {"SPLIT": 32, "TILE_K": 32}, {"TILE_M": 128, "TILE_N": 128, "STAGES": 3}]
+TRITON = [
+    {"SPLIT": 8, "BLOCK_M": 64, "BLOCK_N": 16},
+    {"PERSISTENT": 1},
+    {"VECTOR": 1, "SPLIT": 4},
+]
+INSTANCES = (
+    [("sm90a/wgmma_persistent", changes) for changes in WGMMA]
+    + [("sm80/mma_multistage", changes) for changes in MMA]
+    + [("triton/matmul", changes) for changes in TRITON]
+)
+
+
+@pytest.mark.parametrize(("seed", "changes"), INSTANCES)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_an_instance_passes_the_whole_gate(seed, changes, layout, bench, gpu, compiled):
+    key = GemmKey.dense(384, 520, 2056, gpu=gpu, layout=layout)
+    built = compiled(seed, key, **changes)
+    with settings.override(max_examples=25):
+        outcome = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=4)
+    assert isinstance(outcome, Verified), outcome
