@@ -1,0 +1,55 @@
+"""How commands write: tables or JSON on standard output, everything else on standard error."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+_PIPE_COLUMNS = 200
+"""Width where the output is no terminal, so that a table's cells are not cut in logs."""
+
+
+def say(sentence: str, *, style: str = "") -> None:
+    """Write a sentence to standard error, never wrapped, so that a log can be searched."""
+    Console(stderr=True, soft_wrap=True).print(Text(sentence, style=style))
+
+
+def tell(sentence: str) -> None:
+    """Write a sentence to standard output."""
+    Console(soft_wrap=True).print(Text(sentence))
+
+
+def print_json(data: Any) -> None:
+    """Write one JSON document to standard output."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table; columns of numbers are those whose cells all look like numbers."""
+    body = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = all(row[index][:1].isdigit() or not row[index] for row in body)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in body:
+        table.add_row(*map(Text, row))
+    plain = Console()
+    console = plain if plain.is_terminal else Console(width=_PIPE_COLUMNS)
+    console.print(table)
+
+
+def progress_bar() -> Progress:
+    """A bar on standard error; use as a context manager."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )

@@ -1,0 +1,109 @@
+"""`l2tune show`: what the cache holds: records, refused kernels, products it was asked for."""
+
+from typing import Annotated, Any
+
+import typer
+
+from l2tune import settings
+from l2tune.cli import keys as options
+from l2tune.cli.output import Json, print_json, print_table, tell
+from l2tune.cli.records import print_records
+from l2tune.export import results
+from l2tune.spec.key import GemmKey
+from l2tune.spec.outcome import CompileFailed, Refuted
+from l2tune.spec.record import Record
+from l2tune.store import Registry
+
+_DETAIL_CHARACTERS = 160
+
+
+def show(
+    wanted_product: Annotated[
+        str | None, typer.Argument(metavar="[KEY or MxNxK]", help="Only this product.")
+    ] = None,
+    refused: Annotated[bool, typer.Option(help="Kernels that were refused, and why.")] = False,
+    wanted: Annotated[bool, typer.Option(help="Products that calls did not find.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show the cache's records, or with one product all that is known of it."""
+    if refused and wanted:
+        raise typer.BadParameter("needed at most one of --refused and --wanted")
+    registry = Registry(settings.current().cache_dir)
+    matches = options.matcher(wanted_product)
+    if refused:
+        _show_refused([x for x in registry.refusals() if matches(x[0])], as_json=as_json)
+    elif wanted:
+        _show_wanted([x for x in registry.wanted() if matches(x[0])], as_json=as_json)
+    else:
+        found = [record for record in registry.records() if matches(record.key)]
+        _show_records(found, whole=wanted_product is not None, as_json=as_json)
+
+
+def _show_records(found: list[Record], *, whole: bool, as_json: bool) -> None:
+    if as_json and whole:
+        print_json([record.model_dump(mode="json") for record in found])
+    elif as_json:
+        print_json([{"key": str(record.key), **results.row(record)} for record in found])
+    elif not found:
+        tell("the cache holds no such record; `l2tune tune` makes them")
+    else:
+        for gpu in sorted({record.key.gpu.name for record in found}):
+            print_records(gpu, [record for record in found if record.key.gpu.name == gpu])
+        for record in found if whole else []:
+            print_table(str(record.key), ("", ""), _facts(record).items())
+
+
+def _facts(record: Record) -> dict[str, str]:
+    """What a row has no room for."""
+    timing = record.outcome.timing
+    source, origin = timing.verified.compiled.source, record.origin
+    checks = ", ".join(
+        f"{check.check} {check.examples} ({check.worst_ratio:.2f})"
+        for check in timing.verified.checks
+    )
+    missing = ", ".join(timing.missing_baselines) or "none"
+    return {
+        "kernel": source.name,
+        "target": f"{source.arch} {source.dtype} {source.layout} acc {source.acc}",
+        "digest": source.digest,
+        "interval": f"{timing.gpu.lo:.2f} to {timing.gpu.hi:.2f} us",
+        "host": f"{timing.host.us:.2f} us, torch {timing.torch_host.us:.2f} us",
+        "checks (error / bound)": checks,
+        "missing baselines": missing,
+        "clock, power": f"{timing.clock_mhz:.0f} MHz, {timing.power_w:.0f} W",
+        "origin": f"{origin.kind} {origin.source} {origin.model}".strip(),
+        "made by": ", ".join(f"{name} {value}" for name, value in record.tools),
+        "created": record.created,
+    }
+
+
+def _show_refused(
+    found: list[tuple[GemmKey, str, Refuted | CompileFailed]], *, as_json: bool
+) -> None:
+    if as_json:
+        print_json([_refusal_data(*entry) for entry in found])
+        return
+    rows = [_refusal_cells(_refusal_data(*entry), entry[0]) for entry in found]
+    print_table("Refused", ("product", "kernel", "stage", "check", "finding", "why"), rows)
+
+
+def _refusal_data(key: GemmKey, digest: str, verdict: Refuted | CompileFailed) -> dict[str, Any]:
+    if isinstance(verdict, CompileFailed):
+        what = {"stage": "compile", "check": "compiler", "finding": verdict.kind,
+                "detail": verdict.log, "case": {}}  # fmt: skip
+    else:
+        what = verdict.model_dump(mode="json")
+    return {"key": str(key), "digest": digest, **what}
+
+
+def _refusal_cells(data: dict[str, Any], key: GemmKey) -> list[str]:
+    line = " ".join(str(data["detail"]).split())[:_DETAIL_CHARACTERS]
+    return [key.label, data["digest"][:12], data["stage"], data["check"], data["finding"], line]
+
+
+def _show_wanted(found: list[tuple[GemmKey, int]], *, as_json: bool) -> None:
+    if as_json:
+        print_json([{"key": str(key), "calls": count} for key, count in found])
+        return
+    rows = [(key.label, key.gpu.name, str(count)) for key, count in found]
+    print_table("Asked for and not found", ("product", "GPU", "calls"), rows)

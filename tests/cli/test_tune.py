@@ -1,0 +1,145 @@
+"""`tune` and `bench` around the pipeline, which is replaced: no GPU is used."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import seeds
+from click.testing import Result
+from samples import TOOLS
+from typer.testing import CliRunner
+
+from l2tune import pipeline
+from l2tune.cli import app
+from l2tune.errors import InfrastructureError, UnsupportedProblemError
+from l2tune.spec.gpu import H200
+from l2tune.spec.key import GemmKey
+from l2tune.spec.outcome import Finding, Refuted
+from l2tune.spec.record import Record
+
+
+class NoWorker:
+    """Stands in for a worker process."""
+
+    def __init__(self, **_: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def renew(self) -> None: ...
+
+
+class Tuner:
+    """Stands in for `pipeline.tune`: stores the naive kernel for whatever is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.failures: list[Exception] = []
+
+    def __call__(self, key: GemmKey, *, bench: pipeline.Bench, progress: Any) -> Record:
+        self.asked.append(key.label)
+        progress("working")
+        if self.failures:
+            raise self.failures.pop(0)
+        record = seeds.seed_record("sm80/naive", {}, key)
+        bench.registry.put(record)
+        return record
+
+
+@pytest.fixture
+def tuner(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Tuner:
+    made = Tuner()
+    monkeypatch.setattr("l2tune.cli.keys.detect", lambda device=0: H200)
+    monkeypatch.setattr("l2tune.pipeline.Worker", NoWorker)
+    monkeypatch.setattr("l2tune.cli.tune.tune_key", made)
+    monkeypatch.setattr("l2tune.cli.tune.tools", lambda: TOOLS)
+    return made
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_without_a_gpu_it_says_so_and_what_can_be_done(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("l2tune.cli.keys.detect", lambda device=0: None)
+    for command in ("tune", "bench"):
+        done = run(command, "--shape", 1, 2, 3)
+        assert done.exit_code == 1
+        assert "found no GPU 0" in done.stderr
+        assert "l2tune verify FILE" in done.stderr
+        assert done.stdout == ""
+
+
+def test_keys_with_a_valid_record_are_not_tuned_again(tuner: Tuner, tmp_path: Path) -> None:
+    shapes, rows = tmp_path / "shapes.csv", tmp_path / "rows.csv"
+    shapes.write_text("m,n,k\n64,64,64\n128,64,64\n")
+    assert run("tune", "--shape", 64, 64, 64, "--results", rows).exit_code == 0
+    done = run("tune", "--shapes", shapes, "--results", rows)
+    assert done.exit_code == 0, done.output
+    assert "1 tuned, 1 already valid, 0 failed" in done.stdout
+    assert tuner.asked == ["64x64x64 nn float16", "128x64x64 nn float16"]
+    with rows.open(newline="") as file:
+        assert [row["m"] for row in csv.DictReader(file)] == ["64", "128"]
+    assert run("tune", "--shapes", shapes, "--force").exit_code == 0
+    assert len(tuner.asked) == 4
+
+
+def test_a_key_that_fails_does_not_stop_the_rest(tuner: Tuner, tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.csv"
+    shapes.write_text("m,n,k,batch\n64,64,64,2\n128,64,64,1\n")
+    tuner.failures = [UnsupportedProblemError("no seed kernel admits it")]
+    done = run("tune", "--shapes", shapes, "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert [row["m"] for row in found["tuned"]] == ["128"]
+    assert found["failed"][0]["reason"] == "no seed kernel admits it"
+
+
+def test_a_machine_s_failure_is_tried_once_more_and_then_loud(tuner: Tuner) -> None:
+    tuner.failures = [InfrastructureError("worker lost")]
+    assert run("tune", "--shape", 64, 64, 64).exit_code == 0
+    tuner.failures = [InfrastructureError("worker lost"), InfrastructureError("lost again")]
+    done = run("tune", "--shape", 32, 32, 32)
+    assert done.exit_code == 1
+    assert done.stderr.rstrip().endswith("lost again")
+
+
+def test_wrong_usage_has_status_2(tuner: Tuner) -> None:
+    for arguments in (
+        ("--shape", 1, 2, 3, "--grid", "cuda-l2"),
+        ("--grid", "other"),
+        ("--shape", 0, 1, 1),
+        ("--shape", 1, 1, 1, "--layout", "xx"),
+        ("--shapes", "/missing.csv"),
+        (),
+    ):
+        done = run("tune", *arguments)
+        assert done.exit_code == 2, done.output
+    assert tuner.asked == []
+
+
+def test_bench_reports_a_run_of_its_own(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("tune", "--shape", 64, 64, 64)
+
+    def confirm(chosen: Any, key: GemmKey, bench: Any, *, triton: Any) -> Any:
+        timed = seeds.seed_record("sm80/naive", {}, key).outcome.timing
+        return timed.model_copy(update={"run_id": "another"})
+
+    monkeypatch.setattr("l2tune.cli.bench.best_triton", lambda key, opened: None)
+    monkeypatch.setattr("l2tune.pipeline.confirm", confirm)
+    (row,) = json.loads(run("bench", "--json").stdout)["timed"]
+    assert (row["m"], row["run_id"]) == ("64", "another")
+    refuted = Refuted(stage="time", check="after", finding=Finding.WRONG_VALUE, detail="went bad")
+    monkeypatch.setattr("l2tune.pipeline.confirm", lambda *_, **__: refuted)
+    done = run("bench")
+    assert done.exit_code == 1
+    assert "went bad" in done.stderr
+
+
+def test_bench_of_a_shape_without_a_record_fails_in_a_sentence(tuner: Tuner) -> None:
+    done = run("bench", "--shape", 8, 8, 8)
+    assert done.exit_code == 1
+    assert "no record for 8x8x8 nn float16" in done.stderr

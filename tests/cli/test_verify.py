@@ -1,0 +1,105 @@
+"""`verify` on a machine without a GPU: contract, screen and compile."""
+
+import json
+from pathlib import Path
+
+import pytest
+import samples
+import seeds
+from click.testing import Result
+from typer.testing import CliRunner
+
+from l2tune import generate
+from l2tune.cli import app
+from l2tune.export import export
+
+pytestmark = pytest.mark.usefixtures("cache_dir", "no_gpu")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("verify", "keys"):
+        monkeypatch.setattr(f"l2tune.cli.{module}.detect", lambda device=0: None)
+
+
+def verify(path: Path, *arguments: object) -> Result:
+    return CliRunner().invoke(app, ["verify", str(path), *map(str, arguments)])
+
+
+def write(folder: Path, text: str, name: str = "x.cu") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_compiles_for_each_target_dtype_and_layout(tmp_path: Path) -> None:
+    done = verify(write(tmp_path, samples.cuda_file()), "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)["verdicts"]
+    assert len(found) == 2 * 2 * 4
+    assert {verdict["verdict"] for verdict in found} == {"compiled"}
+    assert found[0]["resources"]["gemm"]["spill_bytes"] == 0
+
+
+def test_it_says_which_stages_need_a_gpu(tmp_path: Path) -> None:
+    done = verify(write(tmp_path, samples.cuda_file()), "--layout", "nn", "--dtype", "float16")
+    assert "repeat and time need a GPU" in done.stdout
+
+
+def test_open_tunables_are_settled_and_told(tmp_path: Path) -> None:
+    path = write(tmp_path, generate.seed_text("sm90a/wgmma_persistent"))
+    narrow = ("--layout", "nt", "--dtype", "float16")
+    done = verify(path, "--set", "TILE_N=64", "--set", "CLUSTER=2", *narrow)
+    assert done.exit_code == 0, done.output
+    assert "TILE_N=64" in done.stdout
+    assert "CLUSTER=2" in done.stdout
+    refused = verify(path, "--set", "TILE_N=65", *narrow)
+    assert refused.exit_code == 1
+    assert "TILE_N=65 is not allowed" in refused.stderr
+
+
+def test_an_exported_file_is_judged_by_the_kernel_in_it(tmp_path: Path) -> None:
+    done = verify(write(tmp_path, export(seeds.naive())), "--layout", "tt")
+    assert done.exit_code == 0, done.output
+    assert "an exported file" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('extern "C" __global__ void gemm(short* c, int m) { this is not CUDA }', "compile/"),
+        ('int main() { return 0; }\nextern "C" __global__ void gemm(short* c, int m) {}', "host_"),
+        (
+            "__device__ int calls;\n"
+            'extern "C" __global__ void gemm(short* c, int m) { c[0] = calls++; }',
+            "writable_global",
+        ),
+    ],
+)
+def test_a_kernel_that_fails_a_stage_is_refuted_with_status_1(
+    tmp_path: Path, body: str, said: str
+) -> None:
+    path = write(tmp_path, samples.cuda_file(body=body))
+    done = verify(path, "--layout", "nn", "--dtype", "float16")
+    assert done.exit_code == 1
+    assert "refuted" in done.stdout
+    assert said in done.stdout
+
+
+def test_a_contract_that_does_not_parse_is_one_sentence(tmp_path: Path) -> None:
+    done = verify(write(tmp_path, samples.cuda_file(samples.CONTRACT + "colour = 1\n")))
+    assert done.exit_code == 1
+    assert "unknown key 'colour'" in done.stderr
+    assert "Traceback" not in done.output
+
+
+def test_a_shape_that_nothing_admits_is_said(tmp_path: Path) -> None:
+    contract = samples.CONTRACT + 'requires = ["m % 8 == 0"]\n'
+    done = verify(write(tmp_path, samples.cuda_file(contract)), "--shape", 7, 8, 8)
+    assert done.exit_code == 1
+    assert "no instance admits 7x8x8" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("missing.cu",), ("tests", "--set", "X")])
+def test_a_file_that_is_not_there_is_wrong_usage(arguments: tuple[str, ...]) -> None:
+    assert verify(Path(arguments[0]), *arguments[1:]).exit_code == 2
