@@ -7,7 +7,6 @@ parameter block, and cannot carry a cluster size or programmatic dependent launc
 `cuda-bindings` launches. Tensor maps can be encoded only by the driver.
 """
 
-import ctypes
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -172,7 +171,7 @@ def encode_tensor_map(
     box: Sequence[int],
     swizzle: int,
     l2_promotion: int,
-) -> bytes:
+) -> driver.CUtensorMap:
     """Encode a TMA descriptor; dimensions innermost first, out-of-bounds elements read as zero.
 
     Raises:
@@ -180,7 +179,7 @@ def encode_tensor_map(
             Management").
     """
     rank = len(sizes)
-    encoded = check(
+    return check(
         driver.cuTensorMapEncodeTiled(
             _TENSOR_MAP_DTYPE[dtype],
             rank,
@@ -196,7 +195,17 @@ def encode_tensor_map(
         ),
         "cuTensorMapEncodeTiled",
     )
-    return ctypes.string_at(int(encoded.getPtr()), TENSOR_MAP_BYTES)
+
+
+def move_tensor_map(tensor_map: driver.CUtensorMap, address: int) -> None:
+    """Point a descriptor at another base address; a fraction of the cost of encoding it anew.
+
+    Raises:
+        LaunchRefusedError: If the address is not aligned to 16 bytes.
+    """
+    check(
+        (*driver.cuTensorMapReplaceAddress(tensor_map, address), None), "cuTensorMapReplaceAddress"
+    )
 
 
 def wait(stream: int, *, timeout_s: float, what: str) -> None:

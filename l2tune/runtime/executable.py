@@ -11,7 +11,7 @@ from typing import Any
 
 from l2tune.runtime import driver
 from l2tune.spec.gpu import Gpu
-from l2tune.spec.header import Launch
+from l2tune.spec.header import Launch, TensorMap
 from l2tune.spec.outcome import Compiled, LaunchData
 from l2tune.spec.problem import Problem
 from l2tune.store.artifacts import Artifacts
@@ -20,7 +20,6 @@ _POINTERS = ("a", "b", "c", "workspace")
 _LONG = ("stride_a", "stride_b", "stride_c")
 _SLOT_BYTES = 128  # as large as a tensor map, and keeps its 64-byte alignment
 _INT_MAX = 2**31 - 1
-_MAX_TENSOR_MAPS = 256
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
@@ -121,7 +120,7 @@ class _BoundLaunch:
         self._params = (ctypes.c_void_p * max(count, 1))(*slots)
         self._params_address = ctypes.addressof(self._params)
         self._pointer_slots: list[tuple[int, Any]] = []
-        self._map_slots: list[tuple[int, int, _TensorMaps]] = []
+        self._map_slots: list[_MapSlot] = []
         for slot, arg in zip(slots, launch.args, strict=False):
             if arg in _POINTERS:
                 pointer = ctypes.c_uint64.from_address(slot)
@@ -129,8 +128,7 @@ class _BoundLaunch:
             elif arg.startswith("tma."):
                 table = source.header.tma[arg[4:]]
                 operand = table.operand or arg[4:]
-                maps = _TensorMaps(operand, table, source.dtype, problem, names)
-                self._map_slots.append((slot, _POINTERS.index(operand), maps))
+                self._map_slots.append(_MapSlot(slot, operand, table, source.dtype, problem, names))
             elif arg in _LONG:
                 ctypes.c_int64.from_address(slot).value = names[arg]
             else:
@@ -142,8 +140,8 @@ class _BoundLaunch:
         pointers = (a, b, c, workspace)
         for index, slot in self._pointer_slots:
             slot.value = pointers[index]
-        for address, index, maps in self._map_slots:
-            ctypes.memmove(address, maps.at(pointers[index]), driver.TENSOR_MAP_BYTES)
+        for map_slot in self._map_slots:
+            map_slot.write(pointers)
         config = self._configs.get(stream)
         if config is None:
             config = driver.launch_config(stream=stream, **self._geometry)
@@ -166,11 +164,17 @@ def _geometry(launch: Launch, data: LaunchData, names: dict[str, int]) -> dict[s
     }
 
 
-class _TensorMaps:
-    """The tensor maps of one operand, by base address: nothing else about them changes."""
+class _MapSlot:
+    """A tensor map in a parameter block; only its base address changes from call to call."""
 
     def __init__(
-        self, operand: str, table: Any, dtype: str, problem: Problem, names: dict[str, int]
+        self,
+        slot: int,
+        operand: str,
+        table: TensorMap,
+        dtype: str,
+        problem: Problem,
+        names: dict[str, int],
     ) -> None:
         rows, columns = {
             "a": (problem.m, problem.k),
@@ -183,7 +187,7 @@ class _TensorMaps:
         leading = getattr(problem, f"ld{operand}")
         matrices = problem.batch if batched else 1
         stride = getattr(problem, f"stride_{operand}") if matrices > 1 else rows * leading
-        self._arguments: dict[str, Any] = {
+        self._geometry: dict[str, Any] = {
             "dtype": dtype,
             "sizes": (columns, rows, matrices),
             "strides_bytes": (2 * leading, 2 * stride),
@@ -191,13 +195,18 @@ class _TensorMaps:
             "swizzle": table.swizzle,
             "l2_promotion": table.l2_promotion,
         }
-        self._encoded: dict[int, bytes] = {}
+        self._slot, self._operand = slot, _POINTERS.index(operand)
+        self._map: Any = None
+        self._address = -1
 
-    def at(self, address: int) -> bytes:
-        found = self._encoded.get(address)
-        if found is None:
-            if len(self._encoded) >= _MAX_TENSOR_MAPS:
-                self._encoded.clear()
-            found = driver.encode_tensor_map(address, **self._arguments)
-            self._encoded[address] = found
-        return found
+    def write(self, pointers: tuple[int, int, int, int]) -> None:
+        """Make the slot describe this call's operand."""
+        address = pointers[self._operand]
+        if address == self._address:
+            return
+        if self._map is None:
+            self._map = driver.encode_tensor_map(address, **self._geometry)
+        else:
+            driver.move_tensor_map(self._map, address)
+        ctypes.memmove(self._slot, int(self._map.getPtr()), driver.TENSOR_MAP_BYTES)
+        self._address = address
