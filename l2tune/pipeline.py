@@ -175,11 +175,7 @@ def build_all(
     sources: Iterable[KernelSource], key: GemmKey, bench: Bench, progress: Progress = _silent
 ) -> list[Compiled]:
     """Build many sources, as many at a time as there are cores; failures are remembered."""
-    include = generate.include_dir()
-    flat = [
-        source.model_copy(update={"text": compile.flatten(source.text, include)})
-        for source in sources
-    ]
+    flat = [source_for(source.text, key) for source in sources if compile.is_available(source)]
     progress(f"{key.label}: compiling {len(flat)} candidates")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda source: build(source, key, bench), flat))

@@ -1,6 +1,6 @@
 """KernelSource -> Compiled | CompileFailed: flattening, child compilers, inspection."""
 
-from l2tune.compile.compiler import compile_kernel, compiler_version
+from l2tune.compile.compiler import compile_kernel, compiler_version, is_available
 from l2tune.compile.flatten import flatten
 
-__all__ = ["compile_kernel", "compiler_version", "flatten"]
+__all__ = ["compile_kernel", "compiler_version", "flatten", "is_available"]

@@ -46,6 +46,15 @@ def compiler_version(source: KernelSource) -> str:
         ) from None
 
 
+def is_available(source: KernelSource) -> bool:
+    """Whether the compiler of `source`'s backend is installed."""
+    try:
+        compiler_version(source)
+    except InfrastructureError:
+        return False
+    return True
+
+
 def compile_kernel(source: KernelSource, artifacts: Artifacts) -> Compiled | CompileFailed:
     """Compile `source`, or recall an earlier result of the same text, target and compiler.
 
@@ -75,7 +84,7 @@ def _compile_cuda(
     options = [
         f"-arch={source.arch}",
         *_OPTIONS,
-        *source.header.flags,
+        *map(_nvrtc_flag, source.header.flags),
         *(f"-D{name}={value}" for name, value in source.defines.items()),
         *(f"-I{folder}" for folder in include_folders()),
     ]
@@ -220,6 +229,11 @@ def include_folders() -> list[Path]:
             "no cuda_fp16.h found; compiling kernels needs it (pip install nvidia-cuda-runtime)"
         )
     return [*found, *(root / "cccl" for root in found)]
+
+
+def _nvrtc_flag(flag: str) -> str:
+    """NVRTC takes an optimisation level for its assembler only, where nvcc takes it plainly."""
+    return f"--ptxas-options={flag}" if flag.startswith("-O") else flag
 
 
 def _without_paths(log: str) -> str:

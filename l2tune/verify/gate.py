@@ -4,6 +4,7 @@
 worker process with a GPU. The first failure ends it.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from l2tune.spec.outcome import CheckPassed, Compiled, Finding, Refuted, Verifie
 from l2tune.verify.screen import screen as screen
 
 _GATE_TIMEOUT_S = 300.0
+_MAX_CLUSTER = 8
+"""Blocks that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block Clusters")."""
 QUICK_CHECKS = ("smoke", "rerun")
 """What a candidate must pass before the search may time it."""
 
@@ -50,6 +53,10 @@ def check_resources(compiled: Compiled, key: GemmKey) -> Refuted | None:
                 f"{data.kernel}: {used.smem_static_bytes} + {dynamic} bytes of shared memory,"
                 f" the GPU has {limit}"
             )
+            return _resources(Finding.RESOURCES, detail)
+        cluster = [extent(names_of_key) for extent in launch.cluster]
+        if math.prod(cluster) > _MAX_CLUSTER:
+            detail = f"{data.kernel}: cluster {cluster}, at most {_MAX_CLUSTER} blocks are portable"
             return _resources(Finding.RESOURCES, detail)
         block = data.block or tuple(extent(names_of_key) for extent in launch.block)
         threads = block[0] * block[1] * block[2]
