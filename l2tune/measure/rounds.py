@@ -22,14 +22,18 @@ _FEWEST_ROUNDS = 6  # where one contestant is so slow that 15 rounds would take 
 _OVERRUN = 3.0
 _WARM_UP_S = 0.4  # an H200 under a large product reaches its power limit within this
 _SPACER = "spacer"
-_SPACER_ELEMENTS = 1024
+_SPACER_ELEMENTS = 1 << 21
+"""Long enough that a graph of spacers alone is not held back by the rate of launches."""
 
 
 @dataclasses.dataclass
 class _Lap:
-    """A contestant's graph and the times of its replays, microseconds each launch."""
+    """A contestant's graph and the times of its replays, microseconds each launch.
 
-    name: str
+    The contestant stays with it: a graph does not keep loaded what it launches.
+    """
+
+    contestant: Contestant
     graph: torch.cuda.CUDAGraph
     samples_us: list[float] = dataclasses.field(default_factory=list)
 
@@ -80,7 +84,7 @@ class Rounds:
                     self._spacer.add_(1.0)
                 contestant.launch(index, stream)
 
-        self._laps[contestant.name] = _Lap(contestant.name, self._clock.capture(body))
+        self._laps[contestant.name] = _Lap(contestant, self._clock.capture(body))
 
     def warm_up(self) -> None:
         """Replay everything, once at least, until the GPU has reached its working temperature."""
@@ -148,8 +152,8 @@ class Rounds:
         self._replay_us(self._laps[name])
 
     def _replay_us(self, lap: _Lap, during: Callable[[], None] | None = None) -> float:
-        self.running = lap.name
+        self.running = lap.contestant.name
         taken_us = self._clock.replay_us(
-            lap.graph, prepare=self._sets.poison, what=lap.name, during=during
+            lap.graph, prepare=self._sets.poison, what=self.running, during=during
         )
         return taken_us / self._sets.count

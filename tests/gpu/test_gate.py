@@ -1,4 +1,4 @@
-"""The gate on a real GPU: seeds pass, every exploit is refuted for its own fault, its twin passes."""
+"""The gate on a real GPU: seeds pass, each exploit is refuted for its fault, its twin passes."""
 
 from pathlib import Path
 

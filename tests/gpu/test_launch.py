@@ -34,7 +34,8 @@ extern "C" __global__ void gemm(const half* a, const half* b, half* c) {
   if (STATIC) fixed[STATIC - 1] = 1;
   dynamic[DYNAMIC - 1] = 7;
   __syncthreads();
-  if (threadIdx.x == 0) c[0] = __float2half(dynamic[DYNAMIC - 1] + (STATIC ? fixed[STATIC - 1] : 0));
+  if (threadIdx.x == 0)
+    c[0] = __float2half(dynamic[DYNAMIC - 1] + (STATIC ? fixed[STATIC - 1] : 0));
 }
 """
 
