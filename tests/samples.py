@@ -30,7 +30,7 @@ layout   = ["nn", "nt", "tn", "tt"]
 LAUNCH = """\
 [[launch]]
 kernel   = "gemm"
-grid     = ["cdiv(m * n * batch, 256)", 1, 1]
+grid     = ["min(cdiv(m * n * batch, 256), 2147483647)", 1, 1]
 block    = [256, 1, 1]
 args     = ["c", "m"]
 """

@@ -7,7 +7,8 @@ written here with every expression of the contract evaluated.
 import importlib.resources
 import re
 
-from l2tune.export import geometry
+from l2tune.export import operands
+from l2tune.spec import geometry
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.record import Record
 
@@ -82,7 +83,9 @@ def _constants(record: Record, stem: str) -> str:
     compiled = timing.verified.compiled
     source = compiled.source
     major, minor = _CAPABILITY[source.arch]
-    overlaps = _bool(geometry.overlaps_predecessor(compiled, key))
+    problem, gpu = key.problem(), key.gpu
+    overlaps = _bool(geometry.overlaps_predecessor(compiled, problem, gpu))
+    workspace = geometry.workspace_bytes(compiled, problem, gpu)
     lines = [
         f"using Element = {_ELEMENT[source.dtype]};",
         f"constexpr CUtensorMapDataType kMapType = {_MAP_TYPE[source.dtype]};",
@@ -94,7 +97,7 @@ def _constants(record: Record, stem: str) -> str:
         *(f"constexpr long long k{name} = {value};" for name, value in _sizes(record).items()),
         f"constexpr bool kTransposedA = {_bool(source.layout[0] == 't')};",
         f"constexpr bool kTransposedB = {_bool(source.layout[1] == 't')};",
-        f"constexpr size_t kWorkspaceBytes = {geometry.workspace_bytes(compiled, key)};",
+        f"constexpr size_t kWorkspaceBytes = {workspace};",
         f"constexpr bool kOverlaps = {overlaps};  // may start before what is ahead has ended",
         f"constexpr int kMaps = {len(source.header.tma)};",
         f"constexpr double kUnitAcc = {_UNIT_ROUNDOFF[source.acc]};",
@@ -108,7 +111,7 @@ def _sizes(record: Record) -> dict[str, int]:
     """Elements, all of them, by the end of the constant's name."""
     problem, layout = record.key.problem(), record.key.layout
     spans = {
-        f"Elements{operand.upper()}": geometry.operand_elements(
+        f"Elements{operand.upper()}": operands.operand_elements(
             operand, problem, transposed=order == "t"
         )
         for operand, order in zip("abc", f"{layout}n", strict=True)
@@ -117,14 +120,18 @@ def _sizes(record: Record) -> dict[str, int]:
         "M": problem.m, "N": problem.n, "K": problem.k, "Batch": problem.batch,
         "Lda": problem.lda, "Ldb": problem.ldb, "Ldc": problem.ldc,
         "StrideA": problem.stride_a, "StrideB": problem.stride_b, "StrideC": problem.stride_c,
-        "Offset": geometry.offset_elements(problem), **spans,
+        "Offset": operands.offset_elements(problem), **spans,
     }  # fmt: skip
 
 
+def _tensor_maps(record: Record) -> list[geometry.MapGeometry]:
+    compiled, key = record.outcome.timing.verified.compiled, record.key
+    return list(geometry.tensor_maps(compiled, key.problem(), key.gpu).values())
+
+
 def _maps(record: Record) -> str:
-    compiled = record.outcome.timing.verified.compiled
     calls = []
-    for index, found in enumerate(geometry.tensor_maps(compiled, record.key)):
+    for index, found in enumerate(_tensor_maps(record)):
         swizzle = f"{found.swizzle}B" if found.swizzle else "NONE"
         promotion = f"L2_{found.l2_promotion}B" if found.l2_promotion else "NONE"
         calls.append(
@@ -142,11 +149,11 @@ def _launch(record: Record) -> str:
     compiled, key = record.outcome.timing.verified.compiled, record.key
     header = compiled.source.header
     names = compiled.source.names(key.problem(), key.gpu)
-    launches = geometry.launches(compiled, key)
+    launches = geometry.launches(compiled, key.problem(), key.gpu)
     used = dict.fromkeys(arg for launch in launches for arg in launch.args)
     positions = {f"tma.{name}": index for index, name in enumerate(header.tma)}
     lines = [f"  {_local(arg, names, positions)}\n" for arg in used]
-    size_bytes = geometry.workspace_bytes(compiled, key)
+    size_bytes = geometry.workspace_bytes(compiled, key.problem(), key.gpu)
     if header.workspace_zeroed and size_bytes:
         clear = f"cudaMemsetAsync(operands.workspace, 0, {size_bytes}, stream)"
         lines.append(f'  check({clear}, "clearing the workspace");\n')

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from l2tune.export import geometry
+from l2tune.spec import geometry
 from l2tune.spec.header import ShortDtype
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled
@@ -32,6 +32,7 @@ def describe(record: Record) -> dict[str, Any]:
     """
     compiled = record.outcome.timing.verified.compiled
     source, header, key = compiled.source, compiled.source.header, record.key
+    problem = key.problem()
     return {
         "id": header.id,
         "summary": header.summary,
@@ -39,8 +40,10 @@ def describe(record: Record) -> dict[str, Any]:
         "backend": source.backend,
         "functions": sorted({launch.kernel for launch in header.launch}),
         "launches": _launches(compiled, key),
-        "tensor_maps": [vars(found) for found in geometry.tensor_maps(compiled, key)],
-        "workspace_bytes": geometry.workspace_bytes(compiled, key),
+        "tensor_maps": [
+            vars(found) for found in geometry.tensor_maps(compiled, problem, key.gpu).values()
+        ],
+        "workspace_bytes": geometry.workspace_bytes(compiled, problem, key.gpu),
         "workspace_zeroed": header.workspace_zeroed,
         "defines": source.defines,
         "arch": source.arch,
@@ -70,7 +73,7 @@ def _launches(compiled: Compiled, key: GemmKey) -> list[dict[str, Any]]:
             "programmatic_dependent_launch": launch.pdl,
             "args": launch.args,
         }
-        for launch in geometry.launches(compiled, key)
+        for launch in geometry.launches(compiled, key.problem(), key.gpu)
     ]
 
 

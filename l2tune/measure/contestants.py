@@ -9,7 +9,7 @@ import torch
 
 from l2tune.measure.operands import OperandSets
 from l2tune.runtime.executable import Executable
-from l2tune.spec.key import GemmKey
+from l2tune.spec.geometry import overlaps_predecessor
 from l2tune.spec.outcome import Compiled
 from l2tune.store.artifacts import Artifacts
 
@@ -87,7 +87,7 @@ def kernel(compiled: Compiled, sets: OperandSets, *, name: str, cache_dir: Path)
         name=name,
         group=name,
         launch=_KernelLaunch(executable, sets),
-        overlaps=overlaps_predecessor(compiled, sets.key),
+        overlaps=overlaps_predecessor(compiled, sets.key.problem(), sets.key.gpu),
     )
 
 
@@ -110,16 +110,3 @@ class _KernelLaunch:
         if self._zeroed:
             self._workspace.zero_()  # on torch's current stream, which is `stream`
         self._bound(*self._pointers[index], self._address, stream)
-
-
-def overlaps_predecessor(compiled: Compiled, key: GemmKey) -> bool:
-    """Whether the first launch carries the programmatic-dependent-launch attribute.
-
-    Not where scratch memory is cleared first: the clearing waits for what came before.
-    """
-    header = compiled.source.header
-    names = compiled.source.names(key.problem(), key.gpu)
-    if header.workspace_zeroed and header.workspace(names):
-        return False
-    launched = (launch for launch in header.launch if all(extent(names) for extent in launch.grid))
-    return next((launch.pdl for launch in launched), False)

@@ -21,6 +21,7 @@ from l2tune.measure.rounds import Rounds
 from l2tune.measure.statistics import fastest
 from l2tune.runtime.driver import KernelDied, LaunchRefusedError
 from l2tune.runtime.worker import Worker, WorkerDied, retire_after_this_call
+from l2tune.spec.geometry import overlaps_predecessor
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Verified
 
@@ -202,6 +203,6 @@ class _Ranker:
 
 def _overlaps(compiled: Compiled, key: GemmKey) -> bool:
     try:
-        return contestants.overlaps_predecessor(compiled, key)
+        return overlaps_predecessor(compiled, key.problem(), key.gpu)
     except ValueError:  # the contract has no value for the problem; timing it will say so
         return False

@@ -8,12 +8,12 @@ parameter block, and cannot carry a cluster size or programmatic dependent launc
 """
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from cuda.bindings import driver
 
 from l2tune.errors import InfrastructureError
+from l2tune.spec.geometry import LaunchGeometry, MapGeometry
 
 TENSOR_MAP_BYTES = 128
 _SUCCESS = driver.CUresult.CUDA_SUCCESS
@@ -113,25 +113,17 @@ def allow_shared_memory(function: int, size_bytes: int) -> None:
     check(driver.cuFuncSetAttribute(driver.CUfunction(function), attribute, size_bytes), "smem")
 
 
-def launch_config(
-    *,
-    grid: Sequence[int],
-    block: Sequence[int],
-    cluster: Sequence[int],
-    smem_bytes: int,
-    pdl: bool,
-    stream: int,
-) -> driver.CUlaunchConfig:
+def launch_config(launch: LaunchGeometry, stream: int) -> driver.CUlaunchConfig:
     """Build what `cuLaunchKernelEx` takes."""
     attributes = []
-    if max(cluster) > 1:
+    if max(launch.cluster) > 1:
         attribute = driver.CUlaunchAttribute()
         attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        attribute.value.clusterDim.x = cluster[0]
-        attribute.value.clusterDim.y = cluster[1]
-        attribute.value.clusterDim.z = cluster[2]
+        attribute.value.clusterDim.x = launch.cluster[0]
+        attribute.value.clusterDim.y = launch.cluster[1]
+        attribute.value.clusterDim.z = launch.cluster[2]
         attributes.append(attribute)
-    if pdl:
+    if launch.pdl:
         attribute = driver.CUlaunchAttribute()
         attribute.id = (
             driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -139,9 +131,9 @@ def launch_config(
         attribute.value.programmaticStreamSerializationAllowed = 1
         attributes.append(attribute)
     config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = block
-    config.sharedMemBytes = smem_bytes
+    config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
+    config.sharedMemBytes = launch.smem_bytes
     config.hStream = driver.CUstream(stream)
     config.attrs = attributes
     config.numAttrs = len(attributes)
@@ -162,35 +154,26 @@ def launch(config: driver.CUlaunchConfig, function: int, params_address: int, de
         raise LaunchRefusedError("cuLaunchKernelEx", code)
 
 
-def encode_tensor_map(
-    address: int,
-    *,
-    dtype: str,
-    sizes: Sequence[int],
-    strides_bytes: Sequence[int],
-    box: Sequence[int],
-    swizzle: int,
-    l2_promotion: int,
-) -> driver.CUtensorMap:
-    """Encode a TMA descriptor; dimensions innermost first, out-of-bounds elements read as zero.
+def encode_tensor_map(described: MapGeometry, address: int, *, dtype: str) -> driver.CUtensorMap:
+    """Encode a TMA descriptor; out-of-bounds elements read as zero.
 
     Raises:
         LaunchRefusedError: If the driver refuses the geometry (CUDA driver API, "Tensor Map Object
             Management").
     """
-    rank = len(sizes)
+    rank = len(described.sizes)
     return check(
         driver.cuTensorMapEncodeTiled(
             _TENSOR_MAP_DTYPE[dtype],
             rank,
             address,
-            [driver.cuuint64_t(size) for size in sizes],
-            [driver.cuuint64_t(stride) for stride in strides_bytes],
-            [driver.cuuint32_t(extent) for extent in box],
+            [driver.cuuint64_t(size) for size in described.sizes],
+            [driver.cuuint64_t(stride) for stride in described.strides_bytes],
+            [driver.cuuint32_t(extent) for extent in described.box],
             [driver.cuuint32_t(1)] * rank,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-            _SWIZZLE[swizzle],
-            _PROMOTION[l2_promotion],
+            _SWIZZLE[described.swizzle],
+            _PROMOTION[described.l2_promotion],
             driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
         ),
         "cuTensorMapEncodeTiled",

@@ -10,9 +10,10 @@ import threading
 from typing import Any
 
 from l2tune.runtime import driver
+from l2tune.spec import geometry
+from l2tune.spec.geometry import LaunchGeometry, MapGeometry
 from l2tune.spec.gpu import Gpu
-from l2tune.spec.header import Launch, TensorMap
-from l2tune.spec.outcome import Compiled, LaunchData
+from l2tune.spec.outcome import Compiled
 from l2tune.spec.problem import Problem
 from l2tune.store.artifacts import Artifacts
 
@@ -20,7 +21,6 @@ _POINTERS = ("a", "b", "c", "workspace")
 _LONG = ("stride_a", "stride_b", "stride_c")
 _SLOT_BYTES = 128  # as large as a tensor map, and keeps its 64-byte alignment
 _INT_MAX = 2**31 - 1
-_MAX_GRID = (2**31 - 1, 65535, 65535)
 
 
 class Executable:
@@ -75,12 +75,10 @@ class BoundKernel:
         self.workspace_bytes = source.header.workspace(names)
         self.workspace_zeroed = source.header.workspace_zeroed
         self._lock = threading.Lock()
+        maps = geometry.tensor_maps(executable.compiled, problem, gpu)
         self._launches = [
-            _BoundLaunch(launch, data, function, executable, problem, names)
-            for launch, data, function in zip(
-                source.header.launch, executable.compiled.launches, functions, strict=True
-            )
-            if all(extent(names) for extent in launch.grid)
+            _BoundLaunch(launch, functions[launch.index], executable, names, maps)
+            for launch in geometry.launches(executable.compiled, problem, gpu)
         ]
 
     def __call__(self, a: int, b: int, c: int, workspace: int, stream: int) -> None:
@@ -99,21 +97,19 @@ class _BoundLaunch:
 
     def __init__(
         self,
-        launch: Launch,
-        data: LaunchData,
+        launch: LaunchGeometry,
         function: int,
         executable: Executable,
-        problem: Problem,
         names: dict[str, int],
+        maps: dict[str, MapGeometry],
     ) -> None:
         self._function = function
         self._device = executable.device
-        self._geometry = _geometry(launch, data, names)
-        if self._geometry["smem_bytes"]:
-            driver.allow_shared_memory(function, self._geometry["smem_bytes"])
+        self._launch = launch
+        if launch.smem_bytes:
+            driver.allow_shared_memory(function, launch.smem_bytes)
         self._configs: dict[int, Any] = {}
-        source = executable.compiled.source
-        count = len(launch.args) + data.extra_pointers
+        count = len(launch.args) + launch.extra_pointers
         self._block = ctypes.create_string_buffer(_SLOT_BYTES * (count + 1))
         start = -(-ctypes.addressof(self._block) // _SLOT_BYTES) * _SLOT_BYTES
         slots = [start + _SLOT_BYTES * index for index in range(count)]
@@ -126,9 +122,8 @@ class _BoundLaunch:
                 pointer = ctypes.c_uint64.from_address(slot)
                 self._pointer_slots.append((_POINTERS.index(arg), pointer))
             elif arg.startswith("tma."):
-                table = source.header.tma[arg[4:]]
-                operand = table.operand or arg[4:]
-                self._map_slots.append(_MapSlot(slot, operand, table, source.dtype, problem, names))
+                dtype = executable.compiled.source.dtype
+                self._map_slots.append(_MapSlot(slot, maps[arg.removeprefix("tma.")], dtype))
             elif arg in _LONG:
                 ctypes.c_int64.from_address(slot).value = names[arg]
             else:
@@ -144,58 +139,17 @@ class _BoundLaunch:
             map_slot.write(pointers)
         config = self._configs.get(stream)
         if config is None:
-            config = driver.launch_config(stream=stream, **self._geometry)
+            config = driver.launch_config(self._launch, stream)
             self._configs[stream] = config
         driver.launch(config, self._function, self._params_address, self._device)
-
-
-def _geometry(launch: Launch, data: LaunchData, names: dict[str, int]) -> dict[str, Any]:
-    grid = tuple(extent(names) for extent in launch.grid)
-    cluster = tuple(extent(names) for extent in launch.cluster)
-    for extent, limit, step in zip(grid, _MAX_GRID, cluster, strict=True):
-        if not 0 < extent <= limit or extent % step:
-            raise ValueError(f"{launch.kernel}: grid {grid} is impossible with cluster {cluster}")
-    return {
-        "grid": grid,
-        "block": data.block or tuple(extent(names) for extent in launch.block),
-        "cluster": cluster,
-        "smem_bytes": launch.smem(names) if data.smem_bytes is None else data.smem_bytes,
-        "pdl": launch.pdl,
-    }
 
 
 class _MapSlot:
     """A tensor map in a parameter block; only its base address changes from call to call."""
 
-    def __init__(
-        self,
-        slot: int,
-        operand: str,
-        table: TensorMap,
-        dtype: str,
-        problem: Problem,
-        names: dict[str, int],
-    ) -> None:
-        rows, columns = {
-            "a": (problem.m, problem.k),
-            "b": (problem.k, problem.n),
-            "c": (problem.m, problem.n),
-        }[operand]
-        if names.get(f"{operand}_t"):
-            rows, columns = columns, rows
-        batched = getattr(problem, f"{operand}_batched", 1)
-        leading = getattr(problem, f"ld{operand}")
-        matrices = problem.batch if batched else 1
-        stride = getattr(problem, f"stride_{operand}") if matrices > 1 else rows * leading
-        self._geometry: dict[str, Any] = {
-            "dtype": dtype,
-            "sizes": (columns, rows, matrices),
-            "strides_bytes": (2 * leading, 2 * stride),
-            "box": (*(extent(names) for extent in table.box), 1),
-            "swizzle": table.swizzle,
-            "l2_promotion": table.l2_promotion,
-        }
-        self._slot, self._operand = slot, _POINTERS.index(operand)
+    def __init__(self, slot: int, tensor_map: MapGeometry, dtype: str) -> None:
+        self._slot, self._operand = slot, _POINTERS.index(tensor_map.operand)
+        self._described, self._dtype = tensor_map, dtype
         self._map: Any = None
         self._address = -1
 
@@ -205,7 +159,7 @@ class _MapSlot:
         if address == self._address:
             return
         if self._map is None:
-            self._map = driver.encode_tensor_map(address, **self._geometry)
+            self._map = driver.encode_tensor_map(self._described, address, dtype=self._dtype)
         else:
             driver.move_tensor_map(self._map, address)
         ctypes.memmove(self._slot, int(self._map.getPtr()), driver.TENSOR_MAP_BYTES)

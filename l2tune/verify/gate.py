@@ -10,15 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from l2tune import settings
+from l2tune.errors import ExpressionError
 from l2tune.runtime.worker import Worker, WorkerDied
+from l2tune.spec import geometry
+from l2tune.spec.geometry import LaunchGeometry
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import CheckPassed, Compiled, Finding, Refuted, Verified
+from l2tune.spec.outcome import CheckPassed, Compiled, Finding, KernelResources, Refuted, Verified
 from l2tune.verify.screen import screen as screen
 
 _GATE_TIMEOUT_S = 300.0
 _MAX_CLUSTER = 8
-"""Blocks that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block Clusters")."""
+_MAX_THREADS, _REGISTERS = 1024, 65536
+"""Of a portable cluster, and of a block: CUDA C++ Programming Guide, compute capabilities."""
 QUICK_CHECKS = ("smoke", "rerun")
 """What a candidate must pass before the search may time it."""
 
@@ -41,29 +45,30 @@ def check_resources(compiled: Compiled, key: GemmKey) -> Refuted | None:
     if compiled.writable_globals:
         names = ", ".join(compiled.writable_globals)
         return _resources(Finding.WRITABLE_GLOBAL, f"mutable file-scope state: {names}")
-    source, limit = compiled.source, key.gpu.smem_limit_bytes
-    names_of_key = source.names(key.problem(), key.gpu)
-    for launch, data in zip(source.header.launch, compiled.launches, strict=True):
-        used = compiled.resources.get(data.kernel)
-        if used is None:
+    for data in compiled.launches:
+        if data.kernel not in compiled.resources:
             return _resources(Finding.MALFORMED, f"the file defines no kernel {data.kernel!r}")
-        dynamic = launch.smem(names_of_key) if data.smem_bytes is None else data.smem_bytes
-        if used.smem_static_bytes + dynamic > limit:
-            detail = (
-                f"{data.kernel}: {used.smem_static_bytes} + {dynamic} bytes of shared memory,"
-                f" the GPU has {limit}"
-            )
-            return _resources(Finding.RESOURCES, detail)
-        cluster = [extent(names_of_key) for extent in launch.cluster]
-        if math.prod(cluster) > _MAX_CLUSTER:
-            detail = f"{data.kernel}: cluster {cluster}, at most {_MAX_CLUSTER} blocks are portable"
-            return _resources(Finding.RESOURCES, detail)
-        block = data.block or tuple(extent(names_of_key) for extent in launch.block)
-        threads = block[0] * block[1] * block[2]
-        if not 0 < threads <= 1024 or threads * used.registers > 65536:
-            detail = f"{data.kernel}: {threads} threads with {used.registers} registers each"
-            return _resources(Finding.RESOURCES, detail)
+    try:
+        launches = geometry.launches(compiled, key.problem(), key.gpu)
+    except (ValueError, ExpressionError) as error:
+        return _resources(Finding.LAUNCH_REFUSED, str(error))
+    for launch in launches:
+        if excess := _excess(launch, compiled.resources[launch.kernel], key.gpu.smem_limit_bytes):
+            return _resources(Finding.RESOURCES, f"{launch.kernel}: {excess}")
     return None
+
+
+def _excess(launch: LaunchGeometry, used: KernelResources, limit_bytes: int) -> str:
+    """What a launch asks for beyond what the GPU has, in words; empty if nothing."""
+    if used.smem_static_bytes + launch.smem_bytes > limit_bytes:
+        asked = f"{used.smem_static_bytes} + {launch.smem_bytes} bytes of shared memory"
+        return f"{asked}, the GPU has {limit_bytes}"
+    if math.prod(launch.cluster) > _MAX_CLUSTER:
+        return f"cluster {launch.cluster}, at most {_MAX_CLUSTER} blocks are portable"
+    threads = math.prod(launch.block)
+    if not 0 < threads <= _MAX_THREADS or threads * used.registers > _REGISTERS:
+        return f"{threads} threads with {used.registers} registers each"
+    return ""
 
 
 def _resources(finding: Finding, detail: str) -> Refuted:

@@ -1,8 +1,8 @@
-from l2tune.measure.contestants import overlaps_predecessor
 from l2tune.measure.host import call_count
 from l2tune.measure.rounds import MAX_ROUNDS, MIN_ROUNDS, enough_rounds
 from l2tune.measure.run import candidate_position
 from l2tune.measure.verdict import too_fast
+from l2tune.spec.geometry import overlaps_predecessor
 from l2tune.spec.gpu import H200
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
@@ -40,7 +40,7 @@ def overlaps(*, first_grid=1, first_pdl="false", second_pdl="true", workspace=0,
         source=KernelSource(text=text, arch="sm_90a"), cubins=("0",), launches=launches,
         resources={}, compiler="none",
     )  # fmt: skip
-    return overlaps_predecessor(compiled, GemmKey(m=8, n=8, k=8, gpu=H200))
+    return overlaps_predecessor(compiled, GemmKey(m=8, n=8, k=8, gpu=H200).problem(), H200)
 
 
 def test_only_the_first_launch_can_overlap_the_predecessor():
