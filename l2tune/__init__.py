@@ -6,13 +6,13 @@
 from typing import TYPE_CHECKING, Any
 
 from l2tune.dispatch import matmul
+from l2tune.version import __version__
 
 if TYPE_CHECKING:
     from l2tune.pipeline import evaluate, tune
     from l2tune.spec.key import GemmKey
 
-__version__ = "0.1.0"
-__all__ = ["GemmKey", "evaluate", "matmul", "tune"]
+__all__ = ["GemmKey", "__version__", "evaluate", "matmul", "tune"]
 
 _LAZY = {
     "tune": "l2tune.pipeline",

@@ -5,7 +5,6 @@ cache may cost speed, never an answer. What is said to be stored is stored, or `
 raised.
 """
 
-import importlib.metadata
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from l2tune.spec.outcome import CompileFailed, Refuted
 from l2tune.spec.record import SCHEMA_VERSION, Record
 from l2tune.store.database import Database, DatabaseError
 from l2tune.store.files import private_directory
+from l2tune.version import __version__
 
 _REFUSAL: TypeAdapter[Refuted | CompileFailed] = TypeAdapter(Refuted | CompileFailed)
 _warned: set[tuple[str, Path]] = set()
@@ -214,11 +214,7 @@ def _refusal_name(key: GemmKey, digest: str) -> str:
 
 
 def _refusal_prefix() -> str:
-    try:
-        version = importlib.metadata.version("l2tune")
-    except importlib.metadata.PackageNotFoundError:
-        version = "none"
-    return f"refusal/{SCHEMA_VERSION}/{version}/"
+    return f"refusal/{SCHEMA_VERSION}/{__version__}/"
 
 
 def _digest(record: Record) -> str:

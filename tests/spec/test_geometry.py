@@ -44,7 +44,10 @@ def test_triton_s_compiler_decides_threads_and_shared_memory() -> None:
 @pytest.mark.parametrize("grid", ['["0 - 1", 1, 1]', "[2, 65536, 1]", "[3, 1, 1]"])
 def test_an_impossible_grid_is_refused_with_its_numbers(grid: str) -> None:
     cluster = "cluster = [2, 1, 1]\n"
-    launch = samples.LAUNCH.replace('["min(cdiv(m * n * batch, 256), 2147483647)", 1, 1]', grid) + cluster
+    launch = (
+        samples.LAUNCH.replace('["min(cdiv(m * n * batch, 256), 2147483647)", 1, 1]', grid)
+        + cluster
+    )
     text = samples.cuda_file(samples.CONTRACT, launch)
     key = GemmKey.dense(512, 512, 512, gpu=H200)
     source = KernelSource(text=text, arch="sm_90a")
