@@ -81,7 +81,7 @@ def test_a_refusal_is_remembered_for_its_key_and_kernel_alone(two_views, key, di
 def test_a_refusal_by_another_version_of_the_gate_does_not_count(cache_dir, monkeypatch):
     registry = Registry(cache_dir)
     registry.remember_refusal(KEY, "d", REFUTED)
-    monkeypatch.setattr("importlib.metadata.version", lambda package: "99")
+    monkeypatch.setattr("l2tune.store.registry.__version__", "99")
     assert registry.refusal(KEY, "d") is None
 
 
