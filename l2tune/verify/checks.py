@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 
-from l2tune.runtime.executable import BoundKernel
+from l2tune.runtime.processor import Bound
 from l2tune.runtime.reference import error_ratio
 from l2tune.spec.outcome import Finding
 from l2tune.spec.problem import Problem
@@ -55,7 +55,7 @@ def rerun(bench: Bench, plan: Plan) -> None:
     operands = bench.build(case)
     bound = bench.bind(case)
     scratch = bench.workspace(bound, case)
-    generator = torch.Generator("cuda").manual_seed(plan.seed)
+    generator = torch.Generator(bench.processor.device).manual_seed(plan.seed)
     for turn in range(4):
         turn_case = dataclasses.replace(case, seed=plan.seed + 10 + turn)
         operands.fill(turn_case)
@@ -64,7 +64,7 @@ def rerun(bench: Bench, plan: Plan) -> None:
         elif turn == 2:
             shape = operands.c.view.shape
             operands.c.view.copy_(
-                torch.randn(shape, generator=generator, device="cuda").to(bench.dtype)
+                torch.randn(shape, generator=generator, device=generator.device).to(bench.dtype)
             )
         if scratch is not None and bound.workspace_zeroed:
             scratch.zero_()
@@ -156,7 +156,7 @@ def metamorphic(bench: Bench, plan: Plan) -> None:
         raise KernelFailed(Finding.WRONG_VALUE, detail, case)
     operands.a.view.mul_(0.5)
     logical = operands.logical_a
-    order = torch.randperm(logical.shape[-2], device="cuda")
+    order = torch.randperm(logical.shape[-2], device=logical.device)
     logical.copy_(logical[..., order, :].clone())
     permuted = _run(bench, bound, operands, scratch, case)
     ratio = error_ratio(operands.logical_a, operands.logical_b, permuted, acc=bench.source.acc)
@@ -167,7 +167,7 @@ def metamorphic(bench: Bench, plan: Plan) -> None:
 
 
 def _run(
-    bench: Bench, bound: BoundKernel, operands: Arena, scratch: torch.Tensor | None, case: Case
+    bench: Bench, bound: Bound, operands: Arena, scratch: torch.Tensor | None, case: Case
 ) -> torch.Tensor:
     if scratch is not None and bound.workspace_zeroed:
         scratch.zero_()

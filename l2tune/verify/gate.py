@@ -133,6 +133,7 @@ def verify_here(
     """Run the checks in this process; what `verify` sends to the worker."""
     from l2tune.runtime.driver import KernelDied, LaunchRefusedError
     from l2tune.runtime.executable import Executable
+    from l2tune.runtime.processor import CudaProcessor
     from l2tune.runtime.worker import report, retire_after_this_call
     from l2tune.store.artifacts import Artifacts
     from l2tune.verify.checks import CHECKS, plan_for
@@ -144,7 +145,7 @@ def verify_here(
         executable = Executable(compiled, Artifacts(cache_dir))
     except LaunchRefusedError as error:
         return _resources(Finding.LAUNCH_REFUSED, str(error))
-    bench = Bench(executable, key.gpu, timeout_s)
+    bench = Bench(CudaProcessor(executable), key.gpu, timeout_s)
     plan = plan_for(bench, key.problem(), seed=seed, max_examples=max_examples)
     passed = []
     for stage, name, check in CHECKS:

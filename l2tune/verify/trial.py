@@ -5,8 +5,8 @@ import dataclasses
 import torch
 
 from l2tune.errors import UnsupportedProblemError
-from l2tune.runtime.driver import LaunchRefusedError, wait
-from l2tune.runtime.executable import BoundKernel, Executable
+from l2tune.runtime.driver import LaunchRefusedError
+from l2tune.runtime.processor import Bound, Processor, current_stream
 from l2tune.runtime.reference import error_ratio
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.kernel import KernelSource
@@ -37,18 +37,18 @@ class KernelFailed(Exception):  # noqa: N818  # a verdict that travels through H
 
 @dataclasses.dataclass
 class Bench:
-    """A kernel under test on this process's GPU.
+    """A kernel under test.
 
     Attributes:
-        executable: The loaded kernel.
-        gpu: Where.
+        processor: What runs it.
+        gpu: What it is compiled for.
         launch_timeout_s: A launch that takes longer is a hang.
         worst_ratio: Largest error over its bound so far.
         examples: Cases tried so far.
         case: The case being tried, for a fault that ends the process.
     """
 
-    executable: Executable
+    processor: Processor
     gpu: Gpu
     launch_timeout_s: float
     worst_ratio: float = 0.0
@@ -58,7 +58,7 @@ class Bench:
     @property
     def source(self) -> KernelSource:
         """The kernel."""
-        return self.executable.compiled.source
+        return self.processor.compiled.source
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,20 +79,20 @@ class Bench:
         problem = case.problem(self.source.layout)
         if not self.accepts(problem):
             raise UnsupportedProblemError(f"{self.source.name} does not admit {problem}")
-        return arena.build(case, self.source.layout, dtype=self.dtype, device="cuda")
+        return arena.build(case, self.source.layout, dtype=self.dtype, device=self.processor.device)
 
-    def bind(self, case: Case) -> BoundKernel:
+    def bind(self, case: Case) -> Bound:
         """Evaluate the contract for the case.
 
         Raises:
             KernelFailed: If the launch data is impossible.
         """
         try:
-            return self.executable.bind(case.problem(self.source.layout), self.gpu)
+            return self.processor.bind(case.problem(self.source.layout), self.gpu)
         except (LaunchRefusedError, ValueError) as error:
             raise KernelFailed(Finding.LAUNCH_REFUSED, str(error), case) from error
 
-    def workspace(self, bound: BoundKernel, case: Case) -> torch.Tensor | None:
+    def workspace(self, bound: Bound, case: Case) -> torch.Tensor | None:
         """Allocate what the contract asks for; NaN-like garbage unless it asks for zeros.
 
         Raises:
@@ -101,7 +101,9 @@ class Bench:
         if not bound.workspace_bytes:
             return None
         try:
-            scratch = torch.empty(bound.workspace_bytes, dtype=torch.uint8, device="cuda")
+            scratch = torch.empty(
+                bound.workspace_bytes, dtype=torch.uint8, device=self.processor.device
+            )
         except torch.OutOfMemoryError:
             detail = f"workspace of {bound.workspace_bytes} bytes"
             raise KernelFailed(Finding.OUT_OF_MEMORY, detail, case) from None
@@ -109,7 +111,7 @@ class Bench:
 
     def launch(
         self,
-        bound: BoundKernel,
+        bound: Bound,
         operands: Arena,
         scratch: torch.Tensor | None,
         case: Case,
@@ -130,9 +132,9 @@ class Bench:
             KernelDied: If the kernel faults or hangs.
         """
         self.case = case
-        stream = torch.cuda.current_stream().cuda_stream
+        stream = current_stream(self.processor)
         if not behind:
-            wait(stream, timeout_s=60.0, what="preparing operands")
+            self.processor.wait(timeout_s=60.0, what="preparing operands")
         pointers = (operands.a.address, operands.b.address, operands.c.address)
         try:
             bound(*pointers, 0 if scratch is None else scratch.data_ptr(), stream)
@@ -140,7 +142,7 @@ class Bench:
             raise KernelFailed(Finding.LAUNCH_REFUSED, str(error), case) from error
         flops = 2.0 * case.m * case.n * case.k * case.batch
         limit = self.launch_timeout_s + flops / (_SLOWEST_TFLOPS * 1e12)
-        wait(stream, timeout_s=limit, what=self.source.name)
+        self.processor.wait(timeout_s=limit, what=self.source.name)
 
     def attempt(self, case: Case) -> None:
         """Run the kernel on fresh operands and judge the result.
@@ -161,7 +163,7 @@ class Bench:
         operands: Arena,
         before: tuple[torch.Tensor, torch.Tensor],
         case: Case,
-        bound: BoundKernel,
+        bound: Bound,
         scratch: torch.Tensor | None,
     ) -> None:
         """Check guards, inputs and values after a launch.
@@ -198,7 +200,7 @@ class Bench:
         result: torch.Tensor,
         ratio: float,
         case: Case,
-        bound: BoundKernel,
+        bound: Bound,
         scratch: torch.Tensor | None,
     ) -> None:
         """Name the fault behind a wrong value; a NaN that goes away with the guards is a read."""
