@@ -11,6 +11,7 @@ from pathlib import Path
 
 import platformdirs
 
+_CHOICES = {"L2TUNE_NATIVE": ("auto", "off")}
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
@@ -21,23 +22,32 @@ class Settings:
     Attributes:
         cache_dir: Where records, sources and cubins are kept.
         disable: Makes `l2tune.matmul` behave as `torch.matmul`, whatever the cache holds.
+        native: Whether `l2tune.matmul` may be the native function where one is built (`auto`), or
+            is always the Python one (`off`).
         compile_timeout_s: Wall-clock limit of one compilation.
         compile_memory_mb: Address-space limit of one compilation.
         launch_timeout_s: How long one candidate's launch may take in a worker before it is a hang.
         worker_start_timeout_s: How long a worker process may take to be ready.
+        emulator_budget_s: Seconds the emulator may spend on one candidate before what is left of
+            its cases is skipped.
         max_examples: Hypothesis examples for each property of the gate.
     """
 
     cache_dir: Path = Path(platformdirs.user_cache_dir("l2tune"))
     disable: bool = False
+    native: str = "auto"
     compile_timeout_s: float = 120.0
     compile_memory_mb: int = 8192
     launch_timeout_s: float = 2.0
     worker_start_timeout_s: float = 120.0
+    emulator_budget_s: float = 10.0
     max_examples: int = 40
 
 
 def _parse(name: str, text: str, kind: type) -> object:
+    if text not in _CHOICES.get(name, (text,)):
+        wanted = " or ".join(_CHOICES[name])
+        raise ValueError(f"{name}: found {text!r}, needed {wanted}; correct or unset it")
     try:
         if kind is bool:
             lowered = text.strip().lower()

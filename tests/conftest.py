@@ -1,8 +1,11 @@
 """What every test shares: Hypothesis profiles, which tests can run here, a private cache."""
 
+import fcntl
+import importlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -69,3 +72,50 @@ def cache_dir(tmp_path: Path) -> Iterator[Path]:
     tmp_path.chmod(0o700)
     with l2tune.settings.override(cache_dir=tmp_path):
         yield tmp_path
+
+
+@pytest.fixture(scope="session")
+def native_cache(pytestconfig: pytest.Config) -> Path:
+    """A cache directory with the native library in it; built once for all workers and runs."""
+    from l2tune.dispatch import native
+
+    if native.compiler() is None:
+        pytest.skip("no C++ compiler here")
+    root = pytestconfig.rootpath / ".pytest_cache" / "native"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with (root / "lock").open("w") as lock, l2tune.settings.override(cache_dir=root):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not native.library_path().is_file():
+            native.build()
+    return root
+
+
+@pytest.fixture(scope="session")
+def native_path(native_cache: Path) -> tuple[Any, Callable[..., Any]]:
+    """The library, loaded, and its `matmul`."""
+    from l2tune.dispatch import native
+
+    python = importlib.import_module("l2tune.dispatch.matmul")
+    before = native.loaded
+    with l2tune.settings.override(cache_dir=native_cache, native="auto"):
+        function = native.serve(python.matmul, python._make_native)
+    assert function is not None
+    library, native.loaded = native.loaded, before
+    return library, function
+
+
+@pytest.fixture(params=["python", "native"])
+def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`l2tune.matmul` is the function of that path while the test runs."""
+    from l2tune import dispatch
+    from l2tune.dispatch import native
+
+    python = importlib.import_module("l2tune.dispatch.matmul")
+    library, function = None, python.matmul
+    if request.param == "native":
+        library, function = request.getfixturevalue("native_path")
+    monkeypatch.setattr(native, "loaded", library)
+    monkeypatch.setattr(python, "_served", function)
+    monkeypatch.setattr(dispatch, "matmul", function)
+    monkeypatch.setattr(l2tune, "matmul", function)
+    return request.param

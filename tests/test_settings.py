@@ -25,6 +25,7 @@ def read(monkeypatch):
         ("L2TUNE_DISABLE", "1", "disable", True),
         ("L2TUNE_DISABLE", "Off", "disable", False),
         ("L2TUNE_DISABLE", "", "disable", False),
+        ("L2TUNE_NATIVE", "off", "native", "off"),
         ("L2TUNE_COMPILE_TIMEOUT_S", "2.5", "compile_timeout_s", 2.5),
         ("L2TUNE_MAX_EXAMPLES", "7", "max_examples", 7),
     ],
@@ -44,6 +45,11 @@ def test_a_variable_sets_its_field_with_its_type(read, name, text, field, value)
 def test_a_value_of_another_type_is_refused_and_named(read, name, text, kind):
     with pytest.raises(ValueError, match=f"{name}: found {text!r}, needed a {kind}"):
         read(**{name: text})
+
+
+def test_a_value_that_is_none_of_the_choices_is_refused_with_them(read):
+    with pytest.raises(ValueError, match="L2TUNE_NATIVE: found 'on', needed auto or off"):
+        read(L2TUNE_NATIVE="on")
 
 
 def test_the_environment_is_read_once(read, monkeypatch):

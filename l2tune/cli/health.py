@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from l2tune import compile, generate, settings  # noqa: A004
+from l2tune.dispatch import native
 from l2tune.errors import CacheError, CacheWarning, InfrastructureError
 from l2tune.runtime.device import driver_version
 from l2tune.runtime.versions import tools
@@ -156,6 +157,25 @@ def _cache(gpu: Gpu | None) -> list[Finding]:
     return found
 
 
+def _native(_: Gpu | None) -> list[Finding]:
+    what = "native path"
+    if settings.current().native == "off":
+        return [Finding("note", what, "off", "unset L2TUNE_NATIVE to spend less host time a call")]
+    if native.loaded is not None:
+        return [Finding("ok", what, f"in use: {native.library_path()}")]
+    if native.library_path().exists():
+        advice = "run `l2tune doctor --build`" if native.refusal() else ""
+        found = native.refusal() or f"built: {native.library_path()}"
+        return [Finding("note" if advice else "ok", what, found, advice)]
+    if native.compiler() is None:
+        advice = "matmul runs in Python, at more host time a call; install g++, or set CXX"
+        return [Finding("note", what, "no C++ compiler", advice)]
+    advice = "l2tune.matmul runs in Python, at more host time a call; run `l2tune doctor --build`"
+    if native.log_path().exists():
+        return [Finding("note", what, f"the build failed, see {native.log_path()}", advice)]
+    return [Finding("note", what, "not built", advice)]
+
+
 CHECKS: tuple[Callable[[Gpu | None], list[Finding]], ...] = (
-    _gpu, _compilers, _libraries, _settings, _cache,
+    _gpu, _compilers, _libraries, _settings, _cache, _native,
 )  # fmt: skip

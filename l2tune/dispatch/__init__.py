@@ -1,9 +1,12 @@
 """The hot path: `matmul` runs the kernel that the cache holds for a problem, else `torch.matmul`.
 
-Nothing here compiles, verifies, times or tunes.
+Nothing here compiles, verifies, times or tunes a kernel.
 """
 
-from l2tune.dispatch.matmul import matmul, pinned, reset
+from l2tune.dispatch.matmul import matmul, pinned, reset, serve_natively
+from l2tune.dispatch.native import NativeWarning
 from l2tune.dispatch.plan import DispatchWarning
 
-__all__ = ["DispatchWarning", "matmul", "pinned", "reset"]
+matmul = serve_natively(matmul)
+
+__all__ = ["DispatchWarning", "NativeWarning", "matmul", "pinned", "reset"]

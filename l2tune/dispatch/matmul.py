@@ -1,7 +1,8 @@
 """`matmul`, the drop-in: one table look-up and a launch, or `torch.matmul`.
 
 The table is a dict keyed by a plain tuple of what decides the plan; it lives in the process. The
-cache directory is read once for each new problem, never in a repeated call.
+cache directory is read once for each new problem, never in a repeated call. `native.cpp` does the
+same with less host time, where it is built: what changes here changes there.
 """
 
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from l2tune import settings
+from l2tune.dispatch import native
 from l2tune.dispatch import plan as plans
-from l2tune.dispatch.plan import Plan
+from l2tune.dispatch.native import Matmul
+from l2tune.dispatch.plan import NativePlan, Plan
 from l2tune.dispatch.shapes import Product, product
 from l2tune.spec.outcome import Compiled
 
@@ -87,6 +90,9 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
     return found.run(a, b, out, _raw_stream(device))
 
 
+_served: Matmul = matmul
+
+
 def _is_dense(x: Tensor) -> bool:
     """Whether `x` is torch's own tensor; a weight is one, any other subclass may mean anything."""
     return type(x) is Tensor or type(x) is Parameter
@@ -105,7 +111,8 @@ def _is_plain(a: Tensor, b: Tensor) -> bool:
 
 def _is_plain_out(out: Tensor) -> bool:
     """Whether `out` can be written directly."""
-    return not (out.requires_grad or out.is_neg())
+    sealed = out.is_inference() and not torch.is_inference_mode_enabled()
+    return not (out.requires_grad or out.is_neg() or sealed)
 
 
 def _is_operand_memory(a: Tensor, b: Tensor, out: Tensor) -> bool:
@@ -137,16 +144,37 @@ def _make(key: _Key, a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -
 
     While a graph is captured nothing may be loaded, so torch answers and nothing is kept.
     """
-    if settings.current().disable:
-        return None
     if _capturing():
         return None
     if len(_table) >= _MAX_ENTRIES:
         _table.clear()
-    wanted = _product(a, b, out, addresses)
-    found = None if wanted is None else plans.plan_for(wanted, a.dtype, a.get_device())
-    _table[key] = found
+    _table[key] = found = _plan(a, b, out, addresses)
     return found
+
+
+def _make_native(
+    a: Tensor, b: Tensor, out: Tensor | None, addresses: int
+) -> NativePlan | tuple[()] | None:
+    """The plan of a problem that is new to the native path, for its own table; None is not kept."""
+    key = _key(a, b, out, addresses)
+    found = _table[key] if key in _table else _make(key, a, b, out, addresses)
+    if key not in _table:
+        return None
+    return () if found is None else plans.native_plan(found, a.data_ptr())
+
+
+def _key(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> _Key:
+    """As `matmul` makes it in line."""
+    key = (a.dtype, a.shape, a.stride(), b.dtype, b.shape, b.stride(), a.get_device(),
+           b.get_device(), addresses & 15)  # fmt: skip
+    return key if out is None else (*key, out.dtype, out.shape, out.stride(), out.get_device())
+
+
+def _plan(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> Plan | None:
+    if settings.current().disable:
+        return None
+    wanted = _product(a, b, out, addresses)
+    return None if wanted is None else plans.plan_for(wanted, a.dtype, a.get_device())
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> Product | None:
@@ -164,6 +192,13 @@ def _product(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> Produc
     return wanted
 
 
+def serve_natively(in_python: Matmul) -> Matmul:
+    """The function that users call: the native one where it is built, else `in_python`."""
+    global _served
+    _served = native.serve(in_python, _make_native) or in_python
+    return _served
+
+
 def pinned(compiled: Compiled, cache_dir: Path) -> Callable[[Tensor, Tensor], Tensor]:
     """`matmul` with `compiled` as its table's answer; for timing the dispatch path itself.
 
@@ -179,16 +214,17 @@ def pinned(compiled: Compiled, cache_dir: Path) -> Callable[[Tensor, Tensor], Te
     def call(a: Tensor, b: Tensor) -> Tensor:
         if _pinned is not token:
             install(a, b)
-        return matmul(a, b)
+        return _served(a, b)
 
     def install(a: Tensor, b: Tensor) -> None:
         global _pinned
         addresses = a.data_ptr() | b.data_ptr()
         wanted = _product(a, b, None, addresses)
         assert wanted is not None  # the caller passes what the contract admits
-        key = (a.dtype, a.shape, a.stride(), b.dtype, b.shape, b.stride(), a.get_device(),
-               b.get_device(), addresses & 15)  # fmt: skip
+        key = _key(a, b, None, addresses)
         _table[key] = plans.forced_plan(compiled, wanted, a.dtype, a.get_device(), cache_dir)
+        if native.loaded is not None:
+            native.loaded.clear()  # it asks again, and finds this plan
         _pinned = token
 
     token = object()
@@ -200,4 +236,6 @@ def reset() -> None:
     global _pinned
     _pinned = None
     _table.clear()
+    if native.loaded is not None:
+        native.loaded.clear()
     plans.forget_loaded()

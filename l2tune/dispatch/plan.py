@@ -7,15 +7,17 @@ A plan is made once for each problem and process, from the cache; any trouble in
 import functools
 import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from l2tune import settings
+from l2tune.dispatch import native
 from l2tune.dispatch.shapes import Product
 from l2tune.errors import CacheError, InfrastructureError
 from l2tune.runtime.device import detect
 from l2tune.runtime.driver import LaunchRefusedError
-from l2tune.runtime.executable import BoundKernel, Executable
+from l2tune.runtime.executable import BoundKernel, Executable, LaunchDescription
 from l2tune.runtime.versions import tools
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.key import Dtype, GemmKey
@@ -27,6 +29,18 @@ _DTYPES: dict[torch.dtype, Dtype] = {torch.float16: "float16", torch.bfloat16: "
 
 class DispatchWarning(UserWarning):
     """A cached kernel could not be used; `torch.matmul` answers instead."""
+
+
+class NativePlan(NamedTuple):
+    """A plan as the native path reads it (`launch.h`), in this order."""
+
+    eager: bool
+    graph: bool
+    shape: tuple[int, ...]
+    workspace_bytes: int
+    workspace_zeroed: bool
+    launches: tuple[LaunchDescription, ...]
+    kernel: BoundKernel
 
 
 class Plan:
@@ -56,6 +70,8 @@ class Plan:
         """Launch on `stream`; allocates the result where none is given."""
         if out is None:
             out = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        else:
+            torch.autograd.graph.increment_version(out)
         if not self.workspace_bytes:
             self.bound(a.data_ptr(), b.data_ptr(), out.data_ptr(), 0, stream)
             return out
@@ -65,6 +81,35 @@ class Plan:
         scratch = allocate(self.workspace_bytes, dtype=torch.uint8, device=self._device)
         self.bound(a.data_ptr(), b.data_ptr(), out.data_ptr(), scratch.data_ptr(), stream)
         return out
+
+    def native(self, address: int) -> NativePlan:
+        """Describe this plan to the native path; `address` is that of any operand.
+
+        Raises:
+            LaunchRefusedError: If the driver refuses a tensor map.
+        """
+        return NativePlan(
+            self.eager, self.graph, self._shape, self.workspace_bytes, self.bound.workspace_zeroed,
+            self.bound.describe(address), self.bound,
+        )  # fmt: skip
+
+
+def native_plan(plan: Plan, address: int) -> NativePlan | tuple[()]:
+    """`plan` for the native path, or () where torch is to answer."""
+    try:
+        return plan.native(address)
+    except LaunchRefusedError as error:
+        _warn("a cached kernel", error)
+        return ()
+
+
+def _warn(what: str, error: Exception) -> None:
+    warnings.warn(
+        f"{what}: the cached kernel cannot be used ({error}); torch.matmul answers instead;"
+        " run `l2tune doctor`",
+        DispatchWarning,
+        stacklevel=4,
+    )
 
 
 def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
@@ -89,13 +134,9 @@ def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
             return None
         bound = _bound(compiled, product, gpu, device, root)
     except (CacheError, InfrastructureError, LaunchRefusedError, OSError, ValueError) as error:
-        warnings.warn(
-            f"{key.label}: the cached kernel cannot be used ({error}); torch.matmul answers"
-            " instead; run `l2tune doctor`",
-            DispatchWarning,
-            stacklevel=3,
-        )
+        _warn(key.label, error)
         return None
+    native.build_in_background()
     outcome = record.outcome
     return Plan(
         bound, product, dtype, device,

@@ -7,6 +7,7 @@ parameter block, and cannot carry a cluster size or programmatic dependent launc
 `cuda-bindings` launches. Tensor maps can be encoded only by the driver.
 """
 
+import ctypes
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ from l2tune.errors import InfrastructureError
 from l2tune.spec.geometry import LaunchGeometry, MapGeometry
 
 TENSOR_MAP_BYTES = 128
+_CONFIG_BYTES, _ATTRIBUTE_BYTES = 56, 72
 _SUCCESS = driver.CUresult.CUDA_SUCCESS
 _NOT_READY = driver.CUresult.CUDA_ERROR_NOT_READY
 _INVALID_CONTEXT = driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
@@ -138,6 +140,13 @@ def launch_config(launch: LaunchGeometry, stream: int) -> driver.CUlaunchConfig:
     config.attrs = attributes
     config.numAttrs = len(attributes)
     return config
+
+
+def launch_bytes(launch: LaunchGeometry) -> tuple[bytes, bytes]:
+    """What `cuLaunchKernelEx` takes, as C holds it: the configuration, and its attributes."""
+    config = launch_config(launch, 0)
+    attributes = [ctypes.string_at(int(x.getPtr()), _ATTRIBUTE_BYTES) for x in config.attrs]
+    return ctypes.string_at(int(config.getPtr()), _CONFIG_BYTES), b"".join(attributes)
 
 
 def launch(config: driver.CUlaunchConfig, function: int, params_address: int, device: int) -> None:

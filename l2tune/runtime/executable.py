@@ -6,8 +6,9 @@ proven is what runs.
 """
 
 import ctypes
+import itertools
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 from l2tune.runtime import driver
 from l2tune.spec import geometry
@@ -18,9 +19,41 @@ from l2tune.spec.problem import Problem
 from l2tune.store.artifacts import Artifacts
 
 _POINTERS = ("a", "b", "c", "workspace")
+_NUMBER = len(_POINTERS)  # kinds of parameters from here on, see `Parameter`
 _LONG = ("stride_a", "stride_b", "stride_c")
 _SLOT_BYTES = 128  # as large as a tensor map, and keeps its 64-byte alignment
 _INT_MAX = 2**31 - 1
+
+
+class Parameter(NamedTuple):
+    """One argument of a described launch.
+
+    Attributes:
+        kind: 0 to 3: the address of a, b, c or the workspace; 4: a number; 5 to 7: a tensor map of
+            a, b or c.
+        data: Eight bytes of a number, or a tensor map's; empty for an address.
+        address: What the tensor map points to.
+    """
+
+    kind: int
+    data: bytes
+    address: int
+
+
+class LaunchDescription(NamedTuple):
+    """One launch in bytes, for a launcher that is not Python.
+
+    Attributes:
+        function: The driver's handle.
+        config: A `CUlaunchConfig` whose stream and attributes are to be filled in.
+        attributes: The array of `CUlaunchAttribute`.
+        parameters: In order.
+    """
+
+    function: int
+    config: bytes
+    attributes: bytes
+    parameters: tuple[Parameter, ...]
 
 
 class Executable:
@@ -91,6 +124,17 @@ class BoundKernel:
             for launch in self._launches:
                 launch(a, b, c, workspace, stream)
 
+    def describe(self, address: int) -> tuple[LaunchDescription, ...]:
+        """The same launches, for a launcher that is not Python; this object must outlive it.
+
+        Args:
+            address: Of device memory: what tensor maps point to until they are moved.
+
+        Raises:
+            LaunchRefusedError: If the driver refuses a tensor map.
+        """
+        return tuple(launch.describe(address) for launch in self._launches)
+
 
 class _BoundLaunch:
     """One launch with its parameter block."""
@@ -113,6 +157,7 @@ class _BoundLaunch:
         self._block = ctypes.create_string_buffer(_SLOT_BYTES * (count + 1))
         start = -(-ctypes.addressof(self._block) // _SLOT_BYTES) * _SLOT_BYTES
         slots = [start + _SLOT_BYTES * index for index in range(count)]
+        self._slots = slots
         self._params = (ctypes.c_void_p * max(count, 1))(*slots)
         self._params_address = ctypes.addressof(self._params)
         self._pointer_slots: list[tuple[int, Any]] = []
@@ -143,6 +188,19 @@ class _BoundLaunch:
             self._configs[stream] = config
         driver.launch(config, self._function, self._params_address, self._device)
 
+    def describe(self, address: int) -> LaunchDescription:
+        maps = iter(self._map_slots)
+        parameters = []
+        for slot, arg in itertools.zip_longest(self._slots, self._launch.args):
+            if arg in _POINTERS:
+                parameters.append(Parameter(_POINTERS.index(arg), b"", 0))
+            elif arg is not None and arg.startswith("tma."):
+                parameters.append(next(maps).describe(address - address % _SLOT_BYTES))
+            else:  # the slot of a null pointer is zero from the start
+                parameters.append(Parameter(_NUMBER, ctypes.string_at(slot, 8), 0))
+        config, attributes = driver.launch_bytes(self._launch)
+        return LaunchDescription(self._function, config, attributes, tuple(parameters))
+
 
 class _MapSlot:
     """A tensor map in a parameter block; only its base address changes from call to call."""
@@ -164,3 +222,8 @@ class _MapSlot:
             driver.move_tensor_map(self._map, address)
         ctypes.memmove(self._slot, int(self._map.getPtr()), driver.TENSOR_MAP_BYTES)
         self._address = address
+
+    def describe(self, address: int) -> Parameter:
+        encoded = driver.encode_tensor_map(self._described, address, dtype=self._dtype)
+        data = ctypes.string_at(int(encoded.getPtr()), driver.TENSOR_MAP_BYTES)
+        return Parameter(_NUMBER + 1 + self._operand, data, address)

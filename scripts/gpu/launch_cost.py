@@ -1,8 +1,11 @@
 """Host time of one launch of a 64x64x64 product, not synchronised, and of loading its module.
 
 python scripts/gpu/launch_cost.py RESULT.json
+
+`l2tune.matmul` is timed as the Python function and as the native one, which is built for it.
 """
 
+import importlib
 import json
 import statistics
 import sys
@@ -15,9 +18,8 @@ import cupy
 import torch
 from cuda.bindings import driver
 
-import l2tune
-from l2tune import generate, pipeline
-from l2tune.dispatch import pinned
+from l2tune import dispatch, generate, pipeline, settings
+from l2tune.dispatch import native
 from l2tune.runtime import driver as ours
 from l2tune.runtime.device import detect
 from l2tune.runtime.executable import Executable
@@ -26,6 +28,7 @@ from l2tune.spec.outcome import Compiled
 from l2tune.store import Artifacts
 
 CALLS, ROUNDS = 2000, 15
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def host_us(function: Callable[[], object]) -> float:
@@ -67,8 +70,8 @@ def main(result: Path) -> None:
         def launch_by_cupy() -> None:
             function((1, 1, 1), (256, 1, 1), values, stream=by_cupy)
 
-        run = pinned(compiled, root)
-        with torch.no_grad():
+        python, serve_natively = python_path()
+        with torch.no_grad(), settings.override(cache_dir=root, native="auto"):
             rows = {
                 "torch.matmul": host_us(lambda: torch.matmul(a, b)),
                 "torch.matmul, out=": host_us(lambda: torch.matmul(a, b, out=c)),
@@ -77,7 +80,8 @@ def main(result: Path) -> None:
                 "cuLaunchKernelEx, prepared block": host_us(
                     lambda: bound(a.data_ptr(), b.data_ptr(), c.data_ptr(), 0, stream)
                 ),
-                "l2tune.matmul": (run(a, b), host_us(lambda: l2tune.matmul(a, b)))[1],
+                **matmul_us("Python", python, compiled, root, a, b),
+                **matmul_us("native", serve_natively(), compiled, root, a, b),
                 "load a module by cupy": host_load_us(lambda: ours.load_module(cubin)),
                 "load a module by the driver": host_load_us(lambda: driver.cuModuleLoadData(cubin)),
             }
@@ -86,6 +90,32 @@ def main(result: Path) -> None:
     )
     for name, us in rows.items():
         print(f"{name:34} {us:8.2f} us")
+
+
+def python_path() -> tuple[Product, Callable[[], Product]]:
+    """The Python `matmul`, in force until the function beside it is called: it builds the other."""
+    module = importlib.import_module("l2tune.dispatch.matmul")
+    native.loaded, module._served = None, module.matmul
+
+    def serve_natively() -> Product:
+        native.build()
+        function = module.serve_natively(module.matmul)
+        assert native.loaded is not None
+        return function
+
+    return module.matmul, serve_natively
+
+
+def matmul_us(
+    path: str, matmul: Product, compiled: Compiled, root: Path, a: torch.Tensor, b: torch.Tensor
+) -> dict[str, float]:
+    """Of a call that runs the kernel, and of one that finds that torch is to answer."""
+    dispatch.reset()
+    dispatch.pinned(compiled, root)(a, b)
+    by_kernel = host_us(lambda: matmul(a, b))
+    dispatch.reset()  # the cache holds no record
+    by_torch = host_us(lambda: matmul(a, b))
+    return {f"l2tune.matmul, {path}": by_kernel, f"the same, verdict torch, {path}": by_torch}
 
 
 def host_load_us(function: Callable[[], object]) -> float:

@@ -9,6 +9,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from l2tune.cli import app
+from l2tune.dispatch import native
 from l2tune.export import parse_export
 from l2tune.spec.outcome import CompileFailed, Finding, Refuted
 from l2tune.store import Registry
@@ -137,6 +138,28 @@ def test_doctor_finds_records_whose_cubins_are_gone(registry: Registry) -> None:
     assert done.exit_code == 1
     assert found["records"]["found"] == "2 readable"
     assert found["cubins"]["found"] == "2 records lack theirs"
+
+
+def test_doctor_builds_the_native_path_and_says_so(
+    cache_dir: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def state(*arguments: str) -> str:
+        found = json.loads(run("doctor", "--json", *arguments).stdout)["findings"]
+        return next(one["found"] for one in found if one["what"] == "native path")
+
+    compiler = tmp_path_factory.mktemp("compiler") / "cxx"
+    compiler.write_text("#!/bin/sh\necho no header; exit 1")
+    compiler.chmod(0o700)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(native, "loaded", None)
+    assert state() == "not built"
+    failed = run("doctor", "--build")
+    assert failed.exit_code == 1
+    assert "no header" in failed.stderr
+    assert state().startswith("the build failed")
+    compiler.write_text('#!/bin/sh\nfor made; do :; done; echo x > "$made"')
+    assert run("doctor", "--build").exit_code == 0
+    assert state().startswith("built: ")
 
 
 def test_a_variable_that_does_not_parse_is_one_sentence(

@@ -9,10 +9,13 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
 import l2tune
 from l2tune import settings
 from l2tune.dispatch.matmul import _is_dense, _is_plain, _is_plain_out
+
+pytestmark = pytest.mark.usefixtures("path")  # every test runs on the native path too
 
 
 def x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -119,6 +122,35 @@ def test_out_beside_an_operand_that_needs_grad_is_torchs_error():
     assert_same(lambda: (x(4, 5).requires_grad_(), x(5, 6)), out=torch.empty(4, 6))
 
 
+def test_too_few_or_unknown_arguments_are_a_type_error():
+    for arguments, keywords in (((), {}), ((x(4, 5),), {}), ((x(4, 5), x(5, 6)), {"in": 1})):
+        with pytest.raises(TypeError, match=r"^matmul\(\)"):
+            l2tune.matmul(*arguments, **keywords)
+
+
+def test_operands_can_be_named():
+    assert torch.equal(l2tune.matmul(b=x(5, 6), a=x(4, 5)), torch.matmul(x(4, 5), x(5, 6)))
+    assert torch.equal(l2tune.matmul(x(4, 5), b=x(5, 6), out=None), x(4, 5) @ x(5, 6))
+
+
+def test_a_mode_that_watches_functions_sees_torchs():
+    class Watching(TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            Watching.seen += function is torch.matmul
+            return function(*args, **(kwargs or {}))
+
+    with Watching():
+        l2tune.matmul(x(4, 5), x(5, 6))
+    assert Watching.seen == 1
+
+
+def test_more_dimensions_than_the_native_table_takes_are_torchs():
+    shape = (1, 2, 1, 1, 1, 2, 1, 1)
+    assert_same(lambda: (x(*shape, 3, 4), x(*shape, 4, 5)))
+
+
 def test_gradients_flow_as_through_torch():
     def gradients(multiply: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         a, b = x(2, 4, 5).requires_grad_(), x(5, 6).requires_grad_()
@@ -197,6 +229,9 @@ def test_operands_whose_memory_is_not_their_value_are_not_plain():
     assert not _is_plain(negated, plain)
     assert not _is_plain(plain, negated)
     assert not _is_plain_out(negated)
+    with torch.inference_mode():
+        sealed = plain.clone()
+    assert not _is_plain_out(sealed)
     with forward_ad.dual_level():
         assert not _is_plain(forward_ad.make_dual(plain, plain), plain)
     with FakeTensorMode():

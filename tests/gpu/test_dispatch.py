@@ -7,6 +7,7 @@ import torch
 
 import l2tune
 from l2tune import dispatch, settings, verify
+from l2tune.dispatch import native
 from l2tune.dispatch.plan import Plan
 from l2tune.runtime.reference import error_ratio
 from l2tune.runtime.versions import tools
@@ -14,7 +15,7 @@ from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Admitted, Interval, Timing, Verified
 from l2tune.spec.record import Record
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("path")]  # every test on both paths
 
 FAST, SLOW = Interval(us=1, lo=1, hi=1), Interval(us=9, lo=9, hi=9)
 
@@ -48,7 +49,7 @@ def admit(bench, gpu, compiled):
 
 
 @pytest.fixture
-def served(monkeypatch):
+def served(monkeypatch, path):
     """Which calls ran a kernel of ours: a function that tells whether `function()` did."""
     runs = []
     original = Plan.run
@@ -59,10 +60,13 @@ def served(monkeypatch):
 
     monkeypatch.setattr(Plan, "run", run)
 
+    def count() -> int:
+        return len(runs) if path == "python" else native.loaded.served()
+
     def by_a_kernel(function) -> bool:
-        runs.clear()
+        before = count()
         function()
-        return bool(runs)
+        return count() > before
 
     return by_a_kernel
 
@@ -161,6 +165,24 @@ def test_mixed_dtypes_raise_as_torch_does():
     for function in (torch.matmul, l2tune.matmul):
         with pytest.raises(RuntimeError, match="same dtype"):
             function(randn(8, 8), torch.randn(8, 8, device="cuda"))
+
+
+def test_an_operands_new_address_is_what_a_kernel_reads(admit, gpu, served):
+    admit("sm90a/wgmma_persistent", GemmKey.dense(256, 128, 64, gpu=gpu))
+    kept = []
+    for _ in range(20):
+        a, b = randn(256, 64), randn(64, 128)
+        kept.append((a, b))
+        assert served(lambda a=a, b=b: kept.append((a, b, l2tune.matmul(a, b))))
+        assert error_ratio(*kept[-1]).item() <= 1
+
+
+def test_autocast_is_torchs(admit, gpu, served):
+    admit("sm80/mma_multistage", GemmKey.dense(128, 128, 64, gpu=gpu))
+    a, b = randn(128, 64), randn(64, 128)
+    assert served(lambda: l2tune.matmul(a, b))
+    with torch.autocast("cuda"):
+        assert not served(lambda: l2tune.matmul(a, b))
 
 
 def test_an_unseen_shape_can_be_captured(admit, gpu, served):

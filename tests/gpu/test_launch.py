@@ -14,6 +14,7 @@ from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Refuted
 
 pytestmark = pytest.mark.gpu
+both_paths = pytest.mark.usefixtures("path")
 
 SMEM = """/*---l2tune
 id     = "test/smem"
@@ -69,6 +70,7 @@ def test_shared_memory_beyond_the_limit_is_refused_before_launch(bench, gpu):
     assert str(gpu.smem_limit_bytes) in outcome.detail
 
 
+@both_paths
 def test_a_launch_runs_on_the_callers_stream(bench, gpu, compiled):
     a, b = _product(128, 128, 64)
     run = pinned(
@@ -88,6 +90,7 @@ def test_a_launch_runs_on_the_callers_stream(bench, gpu, compiled):
         assert error_ratio(torch.full_like(a, 2), b, c).item() <= 1
 
 
+@both_paths
 def test_a_launch_works_in_a_fresh_thread(bench, gpu, compiled):
     a, b = _product(256, 128, 64)
     run = pinned(
@@ -101,6 +104,7 @@ def test_a_launch_works_in_a_fresh_thread(bench, gpu, compiled):
     assert error_ratio(a, b, results[0]).item() <= 1
 
 
+@both_paths
 def test_a_launch_works_in_autograds_thread(bench, gpu, compiled):
     a, b = _product(256, 128, 64)
     run = pinned(
@@ -125,6 +129,7 @@ def test_a_launch_works_in_autograds_thread(bench, gpu, compiled):
     assert error_ratio(a, b, seen[0]).item() <= 1
 
 
+@both_paths
 @pytest.mark.parametrize("shape", [(2944, 2944, 128), (128, 2944, 64), (100, 40, 64)])
 def test_a_cluster_serves_an_odd_number_of_tiles(shape, bench, gpu, compiled):
     key = GemmKey.dense(*shape, gpu=gpu)
@@ -133,6 +138,7 @@ def test_a_cluster_serves_an_odd_number_of_tiles(shape, bench, gpu, compiled):
     assert error_ratio(a, b, run(a, b)).item() <= 1
 
 
+@both_paths
 @pytest.mark.parametrize("seed", ["sm80/mma_multistage", "sm90a/wgmma_persistent", "triton/matmul"])
 def test_a_captured_launch_replays_with_new_contents(seed, bench, gpu, compiled):
     key = GemmKey.dense(128, 128, 512, gpu=gpu)
