@@ -1,0 +1,115 @@
+"""Seeds as compiled, run from their contracts, give the exact product."""
+
+import numpy as np
+import pytest
+from emulated_seeds import compiled, is_right, run
+from samples import CONTRACT, cuda_file
+from seeds import MMA, TRITON, WGMMA
+
+from l2tune import compile  # noqa: A004
+from l2tune.runtime.emulator.findings import EmulationStopped, Fault
+from l2tune.runtime.emulator.launch import emulate
+from l2tune.spec.gpu import H200
+from l2tune.spec.kernel import KernelSource
+from l2tune.spec.outcome import Compiled
+from l2tune.spec.problem import aligned_problem
+from l2tune.store import Artifacts
+
+LAYOUTS = ["nn", "nt", "tn", "tt"]
+SMALL = {**MMA, "TILE_M": 32, "TILE_N": 32, "TILE_K": 32, "STAGES": 3, "SPLIT": 1}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    folder.chmod(0o700)
+    return folder
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("seed", ["sm80/naive", "sm80/tiled"])
+def test_simple_kernels_are_right_for_ragged_sizes(seed, layout, dtype, cache):
+    built = compiled(seed, {}, cache, layout=layout, dtype=dtype)
+    assert is_right(run(built, m=17, n=33, k=21, batch=2, sms=3))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mma_with_a_ring_of_copies_is_right(layout, cache):
+    built = compiled("sm80/mma_multistage", SMALL, cache, layout=layout)
+    assert is_right(run(built, m=40, n=72, k=136, align=16, batch=2, sms=2))
+    assert is_right(run(built, m=33, n=9, k=8, align=16))
+
+
+def test_mma_for_sm_80_is_right(cache):
+    built = compiled("sm80/mma_multistage", SMALL, cache, arch="sm_80", dtype="bfloat16")
+    assert is_right(run(built, m=64, n=32, k=64, align=16))
+
+
+def test_a_split_sum_goes_through_the_workspace_of_two_launches(cache):
+    built = compiled("sm80/mma_multistage", {**SMALL, "SPLIT": 2}, cache)
+    result = run(built, m=40, n=40, k=256, align=16, sms=4)
+    assert is_right(result)
+    assert len(result.emulated.statistics) == 2
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "values", [{"CLUSTER": 1}, {"CLUSTER": 2}, {"CLUSTER": 1, "PINGPONG": 1, "TILE_M": 64}]
+)
+def test_wgmma_fed_by_tma_is_right(values, layout, cache):
+    picks = {**WGMMA, "TILE_N": 64, **values}
+    built = compiled("sm90a/wgmma_persistent", picks, cache, layout=layout)
+    assert is_right(run(built, m=136, n=72, k=136, align=16, batch=2, sms=2))
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_wgmma_is_right_whatever_the_order_of_the_warps(order, cache):
+    built = compiled("sm90a/wgmma_persistent", {**WGMMA, "CLUSTER": 2}, cache)
+    assert is_right(run(built, m=256, n=128, k=320, align=16, sms=2, warp_order=order))
+
+
+def test_a_triton_kernel_is_right(cache):
+    picks = {**TRITON, "BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}
+    built = compiled("triton/matmul", picks, cache)
+    assert is_right(run(built, m=40, n=48, k=64, align=16))
+
+
+BODY = """#include <cuda_fp16.h>
+extern "C" __global__ void gemm(half* c, int m) {{
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  {}
+}}
+"""
+
+
+def write(body, cache, *, m, n):
+    """Run a kernel that only writes to the output, on a row of `n` elements padded to 16 bytes."""
+    text = cuda_file(CONTRACT, body=BODY.format(body))
+    artifacts = Artifacts(cache)
+    built = compile.compile_kernel(KernelSource(text=text, arch="sm_90a"), artifacts)
+    assert isinstance(built, Compiled), built
+    problem = aligned_problem(m=m, n=n, k=1, batch=1, layout="nn", align=16)
+    c = np.zeros((m - 1) * problem.ldc + n, np.uint16)
+    operands = {"a": np.zeros(m * 8, np.uint16), "b": np.zeros(n, np.uint16), "c": c}
+    ptx = {0: artifacts.get(built.ptx[0]).decode()}
+    return emulate(built, ptx, problem, H200, operands)
+
+
+def test_elements_that_no_thread_writes_are_reported(cache):
+    found = write("if (i < 3) c[i] = __float2half(1);", cache, m=1, n=5)
+    assert found.unwritten.tolist() == [[0, 0, 3], [0, 0, 4]]
+    assert found.stray_bytes == 0
+
+
+def test_padding_that_is_written_is_counted(cache):
+    found = write("if (i < 13) c[i] = __float2half(1);", cache, m=2, n=5)
+    assert not len(found.unwritten)
+    assert found.stray_bytes == 6
+
+
+def test_a_write_past_the_last_element_is_out_of_bounds(cache):
+    with pytest.raises(EmulationStopped) as stopped:
+        write("if (i < 14) c[i] = __float2half(1);", cache, m=2, n=5)
+    assert stopped.value.finding.fault is Fault.OUT_OF_BOUNDS
+    assert stopped.value.finding.thread == 13
