@@ -1,13 +1,14 @@
 """tune(key): from a matrix product to the fastest kernel proven correct for it, on one page.
 
-generate -> flatten -> screen, contract -> compile -> quick check, rough time -> gate -> time ->
-admit -> store. `evaluate` takes one kernel file the same way; the tuner, the reward of a model in
-training and the tests all call these two. This is the only place that wires the stages.
+generate -> flatten -> screen, contract -> compile -> quick check, rough time -> emulator, gate ->
+time -> admit -> store. `evaluate` takes one kernel file the same way; the tuner, the reward of a
+model in training and the tests all call these two. This is the only place that wires the stages.
 """
 
 import dataclasses
 import datetime
 import os
+import queue
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,11 +16,12 @@ from pathlib import Path
 from l2tune import admit, compile, dispatch, generate, measure, settings, verify  # noqa: A004
 from l2tune.errors import HeaderError, UnsupportedProblemError
 from l2tune.runtime.versions import tools
-from l2tune.runtime.worker import Worker
+from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import (
     Admitted,
+    CheckPassed,
     Compiled,
     CompileFailed,
     Declined,
@@ -35,6 +37,7 @@ Failure = Refuted | CompileFailed
 Progress = Callable[[str], None]
 
 _FINALISTS = 2
+_MAX_EMULATORS = 4
 
 
 def _silent(_: str) -> None:
@@ -46,28 +49,33 @@ class Bench:
     """What tuning needs: a GPU's worker process and a cache. Use as a context manager.
 
     Attributes:
-        worker: Runs candidates.
+        worker: Runs candidates on the GPU.
         cache_dir: Records, sources and cubins.
         seed: What every random draw starts from.
         budget_s: Seconds of timing for each key, shared by its candidates.
+        emulators: Processes without a GPU that run candidates on the emulator; none skips stage 4.
     """
 
     worker: Worker
     cache_dir: Path
     seed: int = 0
     budget_s: float = 12.0
+    emulators: list[Worker] = dataclasses.field(default_factory=list)
 
     @classmethod
     def open(cls, *, device: int = 0, seed: int = 0, budget_s: float = 12.0) -> "Bench":
-        """Start a worker on `device`, with the cache that the settings name."""
+        """Start a worker on `device` and emulators beside it, with the cache of the settings."""
         cache_dir = settings.current().cache_dir
-        return cls(Worker(device=device), cache_dir, seed, budget_s)
+        count = max(1, min(_MAX_EMULATORS, (os.cpu_count() or 1) // 2))
+        emulators = [Worker(device=NO_GPU, spares=0) for _ in range(count)]
+        return cls(Worker(device=device), cache_dir, seed, budget_s, emulators)
 
     def __enter__(self) -> "Bench":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.worker.close()
+        for worker in (self.worker, *self.emulators):
+            worker.close()
 
     @property
     def artifacts(self) -> Artifacts:
@@ -138,9 +146,8 @@ def evaluate(text: str, key: GemmKey, *, bench: Bench) -> Admitted | Declined | 
     built = build(source, key, bench)
     if not isinstance(built, Compiled):
         return built
-    proof = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=bench.seed)
+    (proof,) = prove([built], key, bench)
     if isinstance(proof, Refuted):
-        bench.registry.remember_refusal(key, source.digest, proof)
         return proof
     timed = confirm(proof, key, bench, baselines="torch")
     return timed if isinstance(timed, Refuted) else admit.admit(timed)
@@ -205,24 +212,66 @@ def rank(
     return [sound[index] for index in order]
 
 
+def prove(
+    compiled: list[Compiled], key: GemmKey, bench: Bench, progress: Progress = _silent
+) -> list[Verified | Refuted]:
+    """Stages 4 to 7 for each kernel: the emulator, several at a time, then the GPU, one by one.
+
+    What the emulator refuses is never launched; failures are remembered.
+    """
+    outcomes: list[Verified | Refuted] = []
+    for candidate, emulated in zip(compiled, _emulate_all(compiled, key, bench), strict=True):
+        progress(f"{key.label}: gate for {candidate.source.name}")
+        outcome: Verified | Refuted
+        if isinstance(emulated, Refuted):
+            outcome = emulated
+        else:
+            outcome = verify.verify(
+                bench.worker, candidate, key, cache_dir=bench.cache_dir, seed=bench.seed
+            )
+        if isinstance(outcome, Verified) and isinstance(emulated, CheckPassed):
+            outcome = outcome.model_copy(update={"checks": (emulated, *outcome.checks)})
+        if isinstance(outcome, Refuted):
+            bench.registry.remember_refusal(key, candidate.source.digest, outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _emulate_all(
+    compiled: list[Compiled], key: GemmKey, bench: Bench
+) -> list[CheckPassed | Refuted | None]:
+    if not bench.emulators:
+        return [None] * len(compiled)
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    for worker in bench.emulators:
+        idle.put(worker)
+
+    def emulate(candidate: Compiled) -> CheckPassed | Refuted:
+        worker = idle.get()
+        try:
+            return verify.emulate(
+                worker, candidate, key, cache_dir=bench.cache_dir, seed=bench.seed
+            )
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(len(bench.emulators)) as pool:
+        return list(pool.map(emulate, compiled))
+
+
 def _finalists(
     ranked: list[Compiled], key: GemmKey, bench: Bench, progress: Progress
 ) -> list[Verified]:
     """The fastest kernels that pass the whole gate, and the fastest Triton one as a baseline."""
     proven: list[Verified] = []
-    for candidate in ranked:
-        triton_missing = all(v.compiled.source.backend != "triton" for v in proven)
-        is_triton = candidate.source.backend == "triton"
-        if len(proven) >= _FINALISTS and not (triton_missing and is_triton):
-            continue
-        progress(f"{key.label}: gate for {candidate.source.name}")
-        proof = verify.verify(
-            bench.worker, candidate, key, cache_dir=bench.cache_dir, seed=bench.seed
-        )
-        if isinstance(proof, Refuted):
-            bench.registry.remember_refusal(key, candidate.source.digest, proof)
-        else:
-            proven.append(proof)
+    waiting = list(ranked)
+    while waiting and len(proven) < _FINALISTS:
+        batch, waiting = waiting[:_FINALISTS], waiting[_FINALISTS:]
+        proven += [p for p in prove(batch, key, bench, progress) if isinstance(p, Verified)]
+    triton = [c for c in waiting if c.source.backend == "triton"]
+    while triton and _first_triton(proven) is None:
+        batch, triton = triton[:1], triton[1:]
+        proven += [p for p in prove(batch, key, bench, progress) if isinstance(p, Verified)]
     return proven
 
 

@@ -7,7 +7,7 @@ usage.
 
 import typer
 
-from l2tune.cli import bench, doctor, export, show, tune, verify
+from l2tune.cli import bench, doctor, emulate, export, show, tune, verify
 from l2tune.cli.group import Group
 
 app = typer.Typer(
@@ -17,7 +17,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 for command in (
-    tune.tune, bench.bench, show.show, verify.verify, export.export, doctor.doctor,
+    tune.tune, bench.bench, show.show, verify.verify, emulate.emulate, export.export,
+    doctor.doctor,
 ):  # fmt: skip
     app.command()(command)
 

@@ -1,7 +1,10 @@
-"""Settles what a kernel file leaves open, so that it can be judged: tunables, and a problem."""
+"""Reads a kernel file and settles what it leaves open, so that it can be judged."""
 
 import itertools
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import typer
 
 from l2tune import compile, generate  # noqa: A004
 from l2tune.errors import HeaderError, UnsupportedProblemError
@@ -23,8 +26,37 @@ _MOST_INSTANCES = 4000
 Shape = tuple[int, int, int]
 
 
+def read_kernel(file: Path) -> str:
+    """The text of a kernel file.
+
+    Raises:
+        BadParameter: If it cannot be read.
+    """
+    try:
+        return file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{file}: {error}") from None
+
+
+def assignment(text: str) -> tuple[str, int]:
+    """A `--set` option as a tunable's name and value.
+
+    Raises:
+        BadParameter: If it is not one.
+    """
+    name, _, value = text.partition("=")
+    if not name or not value.lstrip("-").isdecimal():
+        raise typer.BadParameter(f"--set {text}: needed NAME=VALUE with a whole number")
+    return name, int(value)
+
+
 def settle(
-    text: str, values: Mapping[str, int], gpu: Gpu, shape: Shape | None
+    text: str,
+    values: Mapping[str, int],
+    gpu: Gpu,
+    shape: Shape | None,
+    *,
+    layout: str | None = None,
 ) -> tuple[str, Shape]:
     """Settle tunables and shape.
 
@@ -34,6 +66,7 @@ def settle(
             taken.
         gpu: Whose limits hold.
         shape: The caller's problem; by default the first of a few that the contract admits.
+        layout: That the instance must admit; by default any of the contract's.
 
     Returns:
         The file, headers flattened and every tunable settled, and a shape that it admits.
@@ -50,7 +83,7 @@ def settle(
     shapes = (shape,) if shape is not None else (*expected, *_SHAPES)
     for settled in _instances(text, header, gpu):
         for tried in shapes:
-            if _serves(settled, header, gpu, tried):
+            if _serves(settled, header, gpu, tried, layout):
                 return settled, tried
     tried_shapes = ", ".join("x".join(map(str, sizes)) for sizes in shapes)
     raise UnsupportedProblemError(
@@ -67,7 +100,7 @@ def _instances(text: str, header: Header, gpu: Gpu) -> Iterator[str]:
         yield instantiate(text, values)
 
 
-def _serves(text: str, header: Header, gpu: Gpu, shape: Shape) -> bool:
+def _serves(text: str, header: Header, gpu: Gpu, shape: Shape, wanted: str | None) -> bool:
     arch = gpu.arch
     if arch not in header.arch:
         raise HeaderError(f"{header.id}: is for {list(header.arch)}, and {gpu.name} needs {arch}")
@@ -75,6 +108,7 @@ def _serves(text: str, header: Header, gpu: Gpu, shape: Shape) -> bool:
         source_of(text, arch, LONG_DTYPE[dtype], layout).accepts(key.problem(), gpu)
         for dtype in header.dtype[:1]
         for layout in header.layout
+        if wanted in (None, layout)
         for key in [GemmKey.dense(*shape, gpu=gpu, layout=layout, dtype=LONG_DTYPE[dtype])]
     )
 

@@ -41,9 +41,10 @@ def needed_gpu(device: int, *, why: str) -> Gpu:
     gpu = detect(device)
     if gpu is None:
         raise InfrastructureError(
-            f"found no GPU {device}; {why}. Without a GPU, `l2tune verify FILE` screens and"
-            " compiles a kernel file, `l2tune show` and `l2tune export` work on the cache, and"
-            " scripts/quickstart compiles every seed"
+            f"found no GPU {device}; {why}. Without a GPU, `l2tune verify FILE` and"
+            " `l2tune emulate FILE` run a kernel file on the emulator, `l2tune show` and"
+            " `l2tune export` work on the cache, and scripts/quickstart compiles and emulates"
+            " every seed"
         )
     if gpu.arch is None:
         major, minor = gpu.capability

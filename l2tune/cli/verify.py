@@ -1,5 +1,6 @@
 """`l2tune verify FILE`: take one kernel file through the gate, as far as this machine can."""
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,19 +10,51 @@ import typer
 from l2tune import compile, pipeline, settings  # noqa: A004
 from l2tune import verify as gate
 from l2tune.cli import keys as options
-from l2tune.cli.instance import LONG_DTYPE, REFERENCE_GPU, Shape, settle, source_of
+from l2tune.cli.instance import (
+    LONG_DTYPE,
+    REFERENCE_GPU,
+    Shape,
+    assignment,
+    read_kernel,
+    settle,
+    source_of,
+)
 from l2tune.cli.output import Json, print_json, print_table, progress_bar, tell
 from l2tune.errors import HeaderError
 from l2tune.export import is_export
 from l2tune.runtime.device import detect
+from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.header import Header, parse
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Admitted, Compiled, CompileFailed, Declined, Refuted
+from l2tune.spec.outcome import (
+    Admitted,
+    CheckPassed,
+    Compiled,
+    CompileFailed,
+    Declined,
+    Refuted,
+)
 from l2tune.store import Artifacts
 
 _NEED_GPU = "sandbox, properties, repeat and time"
-Verdict = Compiled | Admitted | Declined | Refuted | CompileFailed
+_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Emulated:
+    """A kernel that went as far as it can without a GPU.
+
+    Attributes:
+        compiled: The kernel.
+        check: What the emulator tried; no example if it cannot run the kernel.
+    """
+
+    compiled: Compiled
+    check: CheckPassed
+
+
+Verdict = Emulated | Admitted | Declined | Refuted | CompileFailed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +76,14 @@ def verify(
     device: options.Device = 0,
     as_json: Json = False,
 ) -> None:
-    """Take a kernel file through the gate: every stage on a GPU, the first three without one.
+    """Take a kernel file through the gate: every stage on a GPU, the first four without one.
 
     Each dtype and layout that the contract offers is tried. Tunables that `--set` leaves open get
     the first values that the contract admits.
     """
-    text = _read(file)
+    text = read_kernel(file)
     header = parse(text)[1]
-    values = dict(map(_assignment, assignments or []))
+    values = dict(map(assignment, assignments or []))
     gpu = detect(device)
     gpus = [gpu] if gpu is not None else [REFERENCE_GPU[arch] for arch in header.arch]
     trials = [
@@ -66,20 +99,6 @@ def verify(
         _print(header, trials, data, exported=is_export(text), gpu=gpu)
     if any(isinstance(verdict, Refuted | CompileFailed) for verdict in verdicts):
         raise typer.Exit(1)
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{file}: {error}") from None
-
-
-def _assignment(text: str) -> tuple[str, int]:
-    name, _, value = text.partition("=")
-    if not name or not value.lstrip("-").isdecimal():
-        raise typer.BadParameter(f"--set {text}: needed NAME=VALUE with a whole number")
-    return name, int(value)
 
 
 def _trials(
@@ -107,27 +126,24 @@ def _trials(
 
 
 def _judge_all(trials: list[Trial], *, on_gpu: bool, device: int) -> list[Verdict]:
-    with progress_bar() as progress:
+    verdicts: list[Verdict] = []
+    with contextlib.ExitStack() as opened:
+        bench = opened.enter_context(pipeline.Bench.open(device=device)) if on_gpu else None
+        worker = None if on_gpu else opened.enter_context(Worker(device=NO_GPU, spares=0))
+        progress = opened.enter_context(progress_bar())
         task = progress.add_task("starting", total=len(trials))
-        verdicts: list[Verdict] = []
-        bench = pipeline.Bench.open(device=device) if on_gpu else None
-        try:
-            for trial in trials:
-                progress.update(task, description=f"{trial.key.gpu.arch} {trial.key.label}")
-                verdicts.append(
-                    _judge_here(trial)
-                    if bench is None
-                    else pipeline.evaluate(trial.text, trial.key, bench=bench)
-                )
-                progress.advance(task)
-        finally:
+        for trial in trials:
+            progress.update(task, description=f"{trial.key.gpu.arch} {trial.key.label}")
             if bench is not None:
-                bench.worker.close()
+                verdicts.append(pipeline.evaluate(trial.text, trial.key, bench=bench))
+            elif worker is not None:
+                verdicts.append(_judge_here(trial, worker))
+            progress.advance(task)
     return verdicts
 
 
-def _judge_here(trial: Trial) -> Compiled | Refuted | CompileFailed:
-    """The stages that need no GPU: contract, screen, compile with resources."""
+def _judge_here(trial: Trial, worker: Worker) -> Emulated | Refuted | CompileFailed:
+    """The stages that need no GPU: contract, screen, compile with resources, emulator."""
     key = trial.key
     source = source_of(trial.text, key.gpu.arch or "sm_80", key.dtype, key.layout)
     refuted = gate.check_contract(source, key) or gate.screen(source)
@@ -136,7 +152,12 @@ def _judge_here(trial: Trial) -> Compiled | Refuted | CompileFailed:
     compiled = compile.compile_kernel(source, Artifacts(settings.current().cache_dir))
     if isinstance(compiled, CompileFailed):
         return compiled
-    return gate.check_resources(compiled, key) or compiled
+    refuted = gate.check_resources(compiled, key)
+    if refuted is not None:
+        return refuted
+    folder = settings.current().cache_dir
+    found = gate.emulate(worker, compiled, key, cache_dir=folder, seed=_SEED)
+    return found if isinstance(found, Refuted) else Emulated(compiled, found)
 
 
 def _data(trial: Trial, verdict: Verdict) -> dict[str, Any]:
@@ -149,9 +170,13 @@ def _data(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         case CompileFailed():
             data |= {"verdict": "refuted", "stage": "compile", "check": "compiler"}
             data |= {"finding": verdict.kind, "detail": verdict.log}
-        case Compiled():
-            resources = {name: used.model_dump() for name, used in verdict.resources.items()}
-            data |= {"verdict": "compiled", "resources": resources}
+        case Emulated():
+            used = verdict.compiled.resources.items()
+            data |= {"resources": {name: each.model_dump() for name, each in used}}
+            data |= {
+                "verdict": "emulated" if verdict.check.examples else "compiled",
+                "emulator": verdict.check.model_dump(mode="json"),
+            }
         case Admitted() | Declined():
             timing = verdict.timing
             data |= {
@@ -180,17 +205,28 @@ def _print(
     rows = [(str(d["arch"]), d["product"], d["verdict"], _words(d)) for d in data]
     print_table(header.id, ("target", "product", "verdict", ""), rows)
     if gpu is None:
-        tell(f"no GPU here: contract, screen and compile were checked; {_NEED_GPU} need a GPU")
+        stages = "contract, screen, compile and emulator"
+        tell(f"no GPU here: {stages} were checked; {_NEED_GPU} need a GPU")
 
 
 def _words(data: dict[str, Any]) -> str:
     match data["verdict"]:
         case "refuted":
             return f"{data['stage']}/{data['check']}: {data['finding']}: {data['detail'].strip()}"
-        case "compiled":
-            return "; ".join(
-                f"{name}: {used['registers']} registers, {used['smem_static_bytes']} bytes of"
-                f" static shared memory, {used['spill_bytes']} spilled"
-                for name, used in data["resources"].items()
-            )
+        case "compiled" | "emulated":
+            return f"{_emulator_words(data['emulator'])}; {_resource_words(data['resources'])}"
     return f"{data['us']:.2f} us, torch {data['torch_us']:.2f} us, {data['examples']} examples"
+
+
+def _emulator_words(stage: dict[str, Any]) -> str:
+    if stage["note"]:
+        return str(stage["note"])
+    return f"emulator: {stage['examples']} runs, error at most {stage['worst_ratio']:.3g} of bound"
+
+
+def _resource_words(resources: dict[str, dict[str, int]]) -> str:
+    return "; ".join(
+        f"{name}: {used['registers']} registers, {used['smem_static_bytes']} bytes of"
+        f" static shared memory, {used['spill_bytes']} spilled"
+        for name, used in resources.items()
+    )

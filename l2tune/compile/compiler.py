@@ -55,22 +55,27 @@ def is_available(source: KernelSource) -> bool:
     return True
 
 
-def compile_kernel(source: KernelSource, artifacts: Artifacts) -> Compiled | CompileFailed:
+def compile_kernel(
+    source: KernelSource, artifacts: Artifacts, *, options: tuple[str, ...] = ()
+) -> Compiled | CompileFailed:
     """Compile `source`, or recall an earlier result of the same text, target and compiler.
 
     Args:
         source: A flattened kernel file.
         artifacts: Where cubins are kept.
+        options: Further options of NVRTC, such as `-lineinfo`; Triton takes none. A kernel that is
+            to be stored is compiled without.
 
     Raises:
         InfrastructureError: If the compiler is missing or cannot be started.
     """
     version = compiler_version(source)
-    request = hashlib.sha256(f"{source.digest} {version}".encode()).hexdigest()
+    identity = " ".join((source.digest, version, *options))
+    request = hashlib.sha256(identity.encode()).hexdigest()
     if (known := artifacts.recall(request)) is not None:
         return known
     if source.backend == "cuda":
-        result = _compile_cuda(source, version, artifacts)
+        result = _compile_cuda(source, version, artifacts, options)
     else:
         result = _compile_triton(source, version, artifacts)
     if isinstance(result, Compiled):
@@ -79,11 +84,12 @@ def compile_kernel(source: KernelSource, artifacts: Artifacts) -> Compiled | Com
 
 
 def _compile_cuda(
-    source: KernelSource, version: str, artifacts: Artifacts
+    source: KernelSource, version: str, artifacts: Artifacts, more: tuple[str, ...]
 ) -> Compiled | CompileFailed:
     options = [
         f"-arch={source.arch}",
         *_OPTIONS,
+        *more,
         *map(_nvrtc_flag, source.header.flags),
         *(f"-D{name}={value}" for name, value in source.defines.items()),
         *(f"-I{folder}" for folder in include_folders()),

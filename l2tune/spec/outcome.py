@@ -38,9 +38,22 @@ class Finding(StrEnum):
     NOT_REPRODUCIBLE = "not_reproducible"
     IGNORES_DEPENDENCY = "ignores_dependency"
     IMPOSSIBLE_TIME = "impossible_time"
+    OUT_OF_BOUNDS = "out_of_bounds"
+    MISALIGNED = "misaligned"
+    UNINITIALISED = "uninitialised"
+    SHARED_RACE = "shared_race"
+    GLOBAL_RACE = "global_race"
+    MISSING_PROXY_FENCE = "missing_proxy_fence"
+    ACCUMULATOR_IN_FLIGHT = "accumulator_in_flight"
+    BARRIER_DIVERGENCE = "barrier_divergence"
+    DEADLOCK = "deadlock"
+    UNFINISHED_ASYNC = "unfinished_async"
+    INVALID_USE = "invalid_use"
 
 
-Stage = Literal["contract", "screen", "compile", "sandbox", "properties", "repeat", "time"]
+Stage = Literal[
+    "contract", "screen", "compile", "emulator", "sandbox", "properties", "repeat", "time"
+]
 
 
 class Frozen(BaseModel):
@@ -124,12 +137,14 @@ class CheckPassed(Frozen):
         examples: Cases tried.
         seed: What the cases were drawn from.
         worst_ratio: Largest error over its bound, where the check compares values.
+        note: What the check could not do, where it could not do all.
     """
 
     check: str
     examples: int
     seed: int
     worst_ratio: float = 0.0
+    note: str = ""
 
 
 class Verified(Frozen):

@@ -4,6 +4,7 @@ Nothing here compiles or times. Hypothesis is imported only in the worker proces
 checks.
 """
 
+from l2tune.verify.emulated import emulate
 from l2tune.verify.gate import QUICK_CHECKS, check_contract, check_resources, screen, verify
 
-__all__ = ["QUICK_CHECKS", "check_contract", "check_resources", "screen", "verify"]
+__all__ = ["QUICK_CHECKS", "check_contract", "check_resources", "emulate", "screen", "verify"]

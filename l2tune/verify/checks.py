@@ -15,10 +15,11 @@ from l2tune.runtime.processor import Bound
 from l2tune.runtime.reference import error_ratio
 from l2tune.spec.outcome import Finding
 from l2tune.spec.problem import Problem
+from l2tune.verify.admitted import repair, tile_sizes
 from l2tune.verify.arena import Arena
 from l2tune.verify.case import Case, case_of
 from l2tune.verify.producer import run_behind_producer
-from l2tune.verify.strategies import cases, repair, tile_sizes
+from l2tune.verify.strategies import cases
 from l2tune.verify.trial import Bench, KernelFailed
 
 _PHASES = (Phase.explicit, Phase.generate, Phase.shrink)

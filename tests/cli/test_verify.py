@@ -1,4 +1,4 @@
-"""`verify` on a machine without a GPU: contract, screen and compile."""
+"""`verify` on a machine without a GPU: contract, screen, compile and emulator."""
 
 import json
 from pathlib import Path
@@ -9,11 +9,13 @@ import seeds
 from click.testing import Result
 from typer.testing import CliRunner
 
-from l2tune import generate
+from l2tune import generate, settings
 from l2tune.cli import app
 from l2tune.export import export
 
 pytestmark = pytest.mark.usefixtures("cache_dir", "no_gpu")
+NARROW = ("--layout", "nn", "--dtype", "float16")
+EXPLOITS = Path(__file__).resolve().parents[1] / "exploits"
 
 
 @pytest.fixture
@@ -32,23 +34,47 @@ def write(folder: Path, text: str, name: str = "x.cu") -> Path:
     return path
 
 
-def test_a_file_compiles_for_each_target_dtype_and_layout(tmp_path: Path) -> None:
-    done = verify(write(tmp_path, samples.cuda_file()), "--json")
+def test_a_file_is_emulated_for_each_target_dtype_and_layout(tmp_path: Path) -> None:
+    path = write(tmp_path, generate.seed_text("sm80/tiled"))
+    with settings.override(emulator_budget_s=0.0):
+        done = verify(path, "--shape", 16, 16, 16, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["verdicts"]
     assert len(found) == 2 * 2 * 4
-    assert {verdict["verdict"] for verdict in found} == {"compiled"}
+    assert {verdict["verdict"] for verdict in found} == {"emulated"}
     assert found[0]["resources"]["gemm"]["spill_bytes"] == 0
+    assert {verdict["emulator"]["examples"] for verdict in found} == {1}
 
 
 def test_it_says_which_stages_need_a_gpu(tmp_path: Path) -> None:
-    done = verify(write(tmp_path, samples.cuda_file()), "--layout", "nn", "--dtype", "float16")
+    path = write(tmp_path, generate.seed_text("sm80/tiled"))
+    with settings.override(emulator_budget_s=0.0):
+        done = verify(path, "--shape", 16, 16, 16, *NARROW)
+    assert "emulator: 1 runs" in done.stdout
     assert "repeat and time need a GPU" in done.stdout
+
+
+def test_the_emulator_refutes_a_race() -> None:
+    done = verify(EXPLOITS / "shared_race.cu", *NARROW, "--json")
+    assert done.exit_code == 1
+    for verdict in json.loads(done.stdout)["verdicts"]:
+        assert verdict["stage"] == "emulator"
+        assert verdict["finding"] == "shared_race"
+
+
+def test_what_the_emulator_does_not_know_does_not_fail_the_file(tmp_path: Path) -> None:
+    body = (
+        'extern "C" __global__ void gemm(short* c, int m) {\n'
+        '  asm volatile("vset4.u32.u32.ne %0, %0, %0, %0;" : "+r"(m));\n  c[0] = m;\n}\n'
+    )
+    done = verify(write(tmp_path, samples.cuda_file(body=body)), *NARROW)
+    assert done.exit_code == 0, done.output
+    assert "not emulated: PTX line" in done.stdout
 
 
 def test_open_tunables_are_settled_and_told(tmp_path: Path) -> None:
     path = write(tmp_path, generate.seed_text("sm90a/wgmma_persistent"))
-    narrow = ("--layout", "nt", "--dtype", "float16")
+    narrow = ("--shape", 64, 128, 64, "--layout", "nt", "--dtype", "float16")
     done = verify(path, "--set", "TILE_N=64", "--set", "CLUSTER=2", *narrow)
     assert done.exit_code == 0, done.output
     assert "TILE_N=64" in done.stdout
@@ -59,7 +85,8 @@ def test_open_tunables_are_settled_and_told(tmp_path: Path) -> None:
 
 
 def test_an_exported_file_is_judged_by_the_kernel_in_it(tmp_path: Path) -> None:
-    done = verify(write(tmp_path, export(seeds.naive())), "--layout", "tt")
+    path = write(tmp_path, export(seeds.naive()))
+    done = verify(path, "--shape", 16, 16, 16, "--layout", "tt", "--dtype", "float16")
     assert done.exit_code == 0, done.output
     assert "an exported file" in done.stdout
 

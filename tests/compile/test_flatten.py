@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l2tune.compile.flatten import flatten
+from l2tune.compile.flatten import flatten, origins
 from l2tune.errors import HeaderError
 
 HEADERS = Path(__file__, "../../../kernels_seed/include").resolve()
@@ -67,3 +67,14 @@ def test_a_flattened_seed_needs_no_header_of_ours_and_stays_as_it_is(path):
     assert '#include "' not in flat
     assert flatten(flat, HEADERS) == flat
     assert flat.startswith("/*---l2tune")
+
+
+@pytest.mark.parametrize("path", SEEDS, ids=lambda path: path.stem)
+def test_every_line_of_a_flattened_seed_is_found_where_its_origin_says(path):
+    text = path.read_text()
+    flat = flatten(text, HEADERS).split("\n")
+    found = origins(text, HEADERS, name=path.name)
+    assert len(found) == len(flat)
+    for line, (name, number) in zip(flat, found, strict=True):
+        original = (path if name == path.name else HEADERS / name).read_text().split("\n")
+        assert line in ("", original[number - 1]) or line.startswith("// ---- "), (name, number)

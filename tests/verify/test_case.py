@@ -11,8 +11,9 @@ from l2tune import generate
 from l2tune.spec.gpu import H200
 from l2tune.spec.kernel import KernelSource, instantiate
 from l2tune.spec.key import GemmKey
+from l2tune.verify.admitted import repair, tile_sizes
 from l2tune.verify.case import Case, case_of
-from l2tune.verify.strategies import cases, repair, tile_sizes
+from l2tune.verify.strategies import cases
 from l2tune.verify.values import CLASSES
 
 CONTRACT = """/*---l2tune

@@ -49,6 +49,12 @@ def test_the_nonfinite_class_reaches_the_last_row_and_column():
     assert any(a.isinf().any() for a in drawn)
 
 
+def test_the_nonfinite_class_has_zeros_that_meet_infinities():
+    drawn = [_pair("nonfinite", 65, 33, 129, torch.float16, seed) for seed in range(8)]
+    products = [(a[0, :, :, None] == 0) & b[0].isinf() for a, b in drawn]
+    assert any(product.any() for product in products)
+
+
 def test_the_permutation_class_shows_each_element_as_itself():
     a, b = _pair("permutation", 8, 8, 8, torch.float16, 3)
     picks = a[0].argmax(dim=-1)
