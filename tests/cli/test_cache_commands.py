@@ -1,5 +1,6 @@
 """`show`, `export`, `doctor` and `bench` on a cache of made records."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import seeds
 from click.testing import Result
 from typer.testing import CliRunner
 
+from l2tune import settings
 from l2tune.cli import app
 from l2tune.dispatch import native
 from l2tune.export import parse_export
@@ -152,6 +154,8 @@ def test_doctor_builds_the_native_path_and_says_so(
     compiler.chmod(0o700)
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setattr(native, "loaded", None)
+    wanted = dataclasses.replace(settings.current(), native="auto")
+    monkeypatch.setattr(settings, "_current", wanted)
     assert state() == "not built"
     failed = run("doctor", "--build")
     assert failed.exit_code == 1

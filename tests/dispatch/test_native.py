@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,13 @@ from l2tune.errors import CacheError, InfrastructureError
 from l2tune.settings import override
 
 BUILD = "from l2tune.dispatch import native; native.build()"
+
+
+@pytest.fixture(autouse=True)
+def native_is_wanted() -> Iterator[None]:
+    """It is off by default."""
+    with override(native="auto"):
+        yield
 
 
 @pytest.fixture
