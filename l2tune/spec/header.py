@@ -72,12 +72,29 @@ class Launch(_Table):
 
 
 class Expect(_Table):
-    """How the gate must refuse an exploit of the test suite."""
+    """How an exploit of the test suite must be refused.
 
-    stage: str
-    check: str
-    finding: str
+    Attributes:
+        stage: Stage of the gate on a GPU; empty where a GPU may forgive the fault.
+        check: Which of the stage's checks; likewise.
+        finding: What that check must find; likewise.
+        emulator: What the emulator must find; empty where it cannot see the fault.
+        shape: The m, n and k it is tried on.
+    """
+
+    stage: str = ""
+    check: str = ""
+    finding: str = ""
+    emulator: str = ""
     shape: tuple[int, int, int]
+
+    @model_validator(mode="after")
+    def _somebody_sees_it(self) -> "Expect":
+        if bool(self.stage) != bool(self.finding) or bool(self.check) != bool(self.finding):
+            raise ValueError("stage, check and finding belong together; give all or none")
+        if not (self.finding or self.emulator):
+            raise ValueError("nobody refuses it; give stage, check and finding, or emulator")
+        return self
 
 
 class Header(_Table):

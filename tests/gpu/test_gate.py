@@ -1,46 +1,35 @@
 """The gate on a real GPU: seeds pass, each exploit is refuted for its fault, its twin passes."""
 
-from pathlib import Path
-
+import exploit_files
 import pytest
 
 from l2tune import pipeline, settings, verify
-from l2tune.spec.header import parse
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, CompileFailed, Refuted, Verified
 from tests.gpu.conftest import DEFAULTS
 
 pytestmark = pytest.mark.gpu
 
-EXPLOITS = Path(__file__).parents[1] / "exploits"
-BAD = sorted(path.stem for path in EXPLOITS.glob("*.cu") if not path.stem.endswith("_mended"))
-MENDED = sorted(path.stem for path in EXPLOITS.glob("*_mended.cu"))
-
 
 def _gate(name: str, bench: pipeline.Bench, gpu) -> Verified | Refuted | CompileFailed:
-    text = (EXPLOITS / f"{name}.cu").read_text()
-    _, header = parse((EXPLOITS / f"{name.removesuffix('_mended')}.cu").read_text())
-    assert header.expect is not None
-    m, n, k = header.expect.shape
-    key = GemmKey.dense(m, n, k, gpu=gpu, layout=header.layout[0])
-    built = pipeline.build(pipeline.source_for(text, key), key, bench)
+    key = exploit_files.key_of(name, gpu)
+    built = pipeline.build(exploit_files.source_of(name, key), key, bench)
     if not isinstance(built, Compiled):
         return built
     with settings.override(max_examples=15):
         return verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=1)
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", exploit_files.SEEN_BY_A_GPU)
 def test_the_gate_names_the_fault_of(name, bench, gpu):
-    _, header = parse((EXPLOITS / f"{name}.cu").read_text())
     outcome = _gate(name, bench, gpu)
     assert isinstance(outcome, Refuted), outcome
     found = (outcome.stage, outcome.check, outcome.finding.value)
-    expected = header.expect
-    assert found == (expected.stage, expected.check, expected.finding), outcome
+    expect = exploit_files.expected(name)
+    assert found == (expect.stage, expect.check, expect.finding), outcome
 
 
-@pytest.mark.parametrize("name", MENDED)
+@pytest.mark.parametrize("name", exploit_files.MENDED + exploit_files.HONEST)
 def test_the_gate_admits(name, bench, gpu):
     outcome = _gate(name, bench, gpu)
     assert isinstance(outcome, Verified), outcome

@@ -122,10 +122,10 @@ class Warp:
         """
         slot = register.slot
         value, defined = self.registers[slot], self.defined[slot]
-        if value is None or (defined is not FULL and not defined[mask].all()):  # type: ignore[index]
-            self.stop(Fault.UNINITIALISED, f"{register.name} is read before it is written", mask)
         if self.in_flight and slot in self.in_flight:
             self.stop(Fault.ACCUMULATOR_IN_FLIGHT, f"{register.name}: {self.in_flight[slot]}", mask)
+        if value is None or (defined is not FULL and not defined[mask].all()):  # type: ignore[index]
+            self.stop(Fault.UNINITIALISED, f"{register.name} is read before it is written", mask)
         return value  # type: ignore[return-value]  # stop() raises
 
     def write(self, register: Register, value: Lanes, mask: Lanes) -> None:
