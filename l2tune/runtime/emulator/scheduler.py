@@ -68,12 +68,13 @@ class Scheduler:
         while live:
             if self._random is not None:
                 self._random.shuffle(live)
-            if sum([self._stretch(warp) for warp in live]) == 0:
+            stuck = sum([self._stretch(warp) for warp in live]) == 0
+            if stuck:
                 rounds = _PATIENCE_ROUNDS
             live = [warp for warp in live if warp.at >= 0]
             rounds += 1
             if live and rounds > _PATIENCE_ROUNDS:
-                self._deliver(live)
+                self._deliver(live, stuck=stuck)
                 rounds = 0
 
     def _stretch(self, warp: Warp) -> int:
@@ -85,11 +86,11 @@ class Scheduler:
             warp.stop(Fault.STEP_BUDGET, "the launch goes on after its budget of instructions")
         return steps
 
-    def _deliver(self, live: list[Warp]) -> None:
+    def _deliver(self, live: list[Warp], *, stuck: bool) -> None:
         if self._pending:
             self._pending.pop(0).complete()
             return
-        if all(warp.waiting is not None for warp in live):
+        if stuck and all(warp.waiting is not None for warp in live):
             _stop_stuck(live)
 
 
