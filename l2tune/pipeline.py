@@ -7,6 +7,7 @@ model in training and the tests all call these two. This is the only place that 
 
 import dataclasses
 import datetime
+import functools
 import os
 import queue
 from collections.abc import Callable, Iterable
@@ -77,12 +78,12 @@ class Bench:
         for worker in (self.worker, *self.emulators):
             worker.close()
 
-    @property
+    @functools.cached_property
     def artifacts(self) -> Artifacts:
         """The cache's cubins."""
         return Artifacts(self.cache_dir)
 
-    @property
+    @functools.cached_property
     def registry(self) -> Registry:
         """The cache's records."""
         return Registry(self.cache_dir)
