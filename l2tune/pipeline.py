@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from l2tune import admit, compile, dispatch, generate, measure, settings, verify  # noqa: A004
+from l2tune.dispatch import native
 from l2tune.errors import HeaderError, UnsupportedProblemError
 from l2tune.runtime.versions import tools
 from l2tune.runtime.worker import NO_GPU, Worker
@@ -67,6 +68,7 @@ class Bench:
     def open(cls, *, device: int = 0, seed: int = 0, budget_s: float = 12.0) -> "Bench":
         """Start a worker on `device` and emulators beside it, with the cache of the settings."""
         cache_dir = settings.current().cache_dir
+        native.build_if_missing()  # before the workers start: they time the calls that users make
         count = max(1, min(_MAX_EMULATORS, (os.cpu_count() or 1) // 2))
         emulators = [Worker(device=NO_GPU, spares=0) for _ in range(count)]
         return cls(Worker(device=device), cache_dir, seed, budget_s, emulators)
@@ -279,7 +281,7 @@ def _finalists(
 def _choose(proven: list[Verified], key: GemmKey, bench: Bench) -> Verified:
     """The fastest of the finalists; what it is reported at comes from another run."""
     timed = measure.measure(
-        bench.worker, key, proven, cache_dir=bench.cache_dir, through=dispatch.pinned,
+        bench.worker, key, proven, cache_dir=bench.cache_dir, through=dispatch.Pinned,
         baselines="torch", triton=None, budget_s=bench.budget_s / 3, seed=bench.seed + 1,
     )  # fmt: skip
     times = [result.gpu.us if isinstance(result, Timing) else float("inf") for result in timed]
@@ -312,7 +314,7 @@ def confirm(
     """
     bench.worker.renew()
     (result,) = measure.measure(
-        bench.worker, key, [chosen], cache_dir=bench.cache_dir, through=dispatch.pinned,
+        bench.worker, key, [chosen], cache_dir=bench.cache_dir, through=dispatch.Pinned,
         baselines=baselines, triton=triton, budget_s=bench.budget_s, seed=bench.seed + 2,
     )  # fmt: skip
     if isinstance(result, Refuted):

@@ -35,7 +35,7 @@ class Settings:
 
     cache_dir: Path = Path(platformdirs.user_cache_dir("l2tune"))
     disable: bool = False
-    native: str = "off"
+    native: str = "auto"
     compile_timeout_s: float = 120.0
     compile_memory_mb: int = 8192
     launch_timeout_s: float = 2.0

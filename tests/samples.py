@@ -73,6 +73,7 @@ def timing(key: GemmKey, **changes: Any) -> Timing:
         "verified": verified(key),
         "gpu": interval(1000.0),
         "host": interval(1000.0),
+        "host_path": "python",
         "baselines": {"torch": interval(1200.0)},
         "torch_host": interval(1200.0),
         "floor_us": 1.0,

@@ -3,10 +3,10 @@
 Nothing here compiles, verifies, times or tunes a kernel.
 """
 
-from l2tune.dispatch.matmul import matmul, pinned, reset, serve_natively
+from l2tune.dispatch.matmul import Pinned, matmul, reset, serve_natively
 from l2tune.dispatch.native import NativeWarning
 from l2tune.dispatch.plan import DispatchWarning
 
 matmul = serve_natively(matmul)
 
-__all__ = ["DispatchWarning", "NativeWarning", "matmul", "pinned", "reset"]
+__all__ = ["DispatchWarning", "NativeWarning", "Pinned", "matmul", "reset"]

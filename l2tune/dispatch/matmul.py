@@ -19,7 +19,7 @@ from l2tune.dispatch import plan as plans
 from l2tune.dispatch.native import Matmul
 from l2tune.dispatch.plan import NativePlan, Plan
 from l2tune.dispatch.shapes import Product, product
-from l2tune.spec.outcome import Compiled
+from l2tune.spec.outcome import Compiled, HostPath
 
 _Key = tuple[object, ...]
 _table: dict[_Key, Plan | None] = {}
@@ -199,36 +199,38 @@ def serve_natively(in_python: Matmul) -> Matmul:
     return _served
 
 
-def pinned(compiled: Compiled, cache_dir: Path) -> Callable[[Tensor, Tensor], Tensor]:
-    """`matmul` with `compiled` as its table's answer; for timing the dispatch path itself.
+class Pinned:
+    """`matmul` with one kernel as its table's answer; for timing the dispatch path itself.
 
-    Args:
-        compiled: What to run.
-        cache_dir: Where its cubins are.
+    Every call must bring operands of the same sizes, strides and alignment.
 
-    Returns:
-        A function of two CUDA tensors; every call must bring operands of the same sizes, strides
-        and alignment.
+    Attributes:
+        host_path: Which of the two paths it takes.
     """
 
-    def call(a: Tensor, b: Tensor) -> Tensor:
-        if _pinned is not token:
-            install(a, b)
+    def __init__(self, compiled: Compiled, cache_dir: Path) -> None:
+        """Run `compiled`, whose cubins are in `cache_dir`."""
+        self.host_path: HostPath = "python" if native.loaded is None else "native"
+        self._compiled, self._cache_dir = compiled, cache_dir
+
+    def __call__(self, a: Tensor, b: Tensor, /) -> Tensor:
+        """Multiply two CUDA tensors."""
+        if _pinned is not self:
+            self._install(a, b)
         return _served(a, b)
 
-    def install(a: Tensor, b: Tensor) -> None:
+    def _install(self, a: Tensor, b: Tensor) -> None:
         global _pinned
         addresses = a.data_ptr() | b.data_ptr()
         wanted = _product(a, b, None, addresses)
         assert wanted is not None  # the caller passes what the contract admits
         key = _key(a, b, None, addresses)
-        _table[key] = plans.forced_plan(compiled, wanted, a.dtype, a.get_device(), cache_dir)
+        _table[key] = plans.forced_plan(
+            self._compiled, wanted, a.dtype, a.get_device(), self._cache_dir
+        )
         if native.loaded is not None:
             native.loaded.clear()  # it asks again, and finds this plan
-        _pinned = token
-
-    token = object()
-    return call
+        _pinned = self
 
 
 def reset() -> None:

@@ -194,6 +194,17 @@ def open_library(path: Path) -> Native:
     return cast(Native, module)
 
 
+def build_if_missing() -> None:
+    """Build the library now where it is of use and missing; a failure is one warning."""
+    if settings.current().native == "off" or compiler() is None:
+        return
+    try:
+        if not library_path().exists():
+            build()
+    except (CacheError, InfrastructureError, OSError) as error:
+        warnings.warn(f"{error}; matmul runs in Python", NativeWarning, stacklevel=2)
+
+
 def build_in_background() -> None:
     """Start one build in another process, where it is of use; never waits and never complains.
 

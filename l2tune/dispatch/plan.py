@@ -138,9 +138,11 @@ def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
         return None
     native.build_in_background()
     outcome = record.outcome
+    # An eager win was measured with a path's host time; on the slower path it may be none.
+    slower = outcome.timing.host_path == "native" and native.loaded is None
     return Plan(
         bound, product, dtype, device,
-        eager=outcome.eager == "kernel", graph=outcome.graph == "kernel",
+        eager=outcome.eager == "kernel" and not slower, graph=outcome.graph == "kernel",
     )  # fmt: skip
 
 

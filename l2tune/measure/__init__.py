@@ -6,8 +6,8 @@ good enough is `l2tune.admit`'s to say.
 """
 
 from l2tune.measure.ranking import quick_rank
-from l2tune.measure.run import Baselines, Through
+from l2tune.measure.run import Baselines, Route, Through
 from l2tune.measure.session import measure
 from l2tune.measure.statistics import interval
 
-__all__ = ["Baselines", "Through", "interval", "measure", "quick_rank"]
+__all__ = ["Baselines", "Route", "Through", "interval", "measure", "quick_rank"]

@@ -5,7 +5,7 @@ import random
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
@@ -13,7 +13,7 @@ from l2tune.errors import InfrastructureError
 from l2tune.measure import contestants, operands
 from l2tune.measure.clock import DeviceClock
 from l2tune.measure.contestants import TORCH, Contestant
-from l2tune.measure.host import Product, call_count, host_samples_us
+from l2tune.measure.host import call_count, host_samples_us
 from l2tune.measure.libraries import library_contestants
 from l2tune.measure.rounds import Rounds
 from l2tune.measure.statistics import choose_and_report, interval
@@ -22,11 +22,25 @@ from l2tune.measure.verdict import check_after_timing, refuse, too_fast
 from l2tune.runtime import worker
 from l2tune.runtime.driver import KernelDied, LaunchRefusedError
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Compiled, Finding, Interval, Refuted, Timing, Verified
+from l2tune.spec.outcome import Compiled, Finding, HostPath, Interval, Refuted, Timing, Verified
 from l2tune.spec.roofline import floor_us, physical_minimum_us
 
-Through = Callable[[Compiled, Path], Product]
-"""A module-level function: what a user's call would run for a kernel; the path is the cache's."""
+
+class Route(Protocol):
+    """What a user's call would run for a kernel.
+
+    Attributes:
+        host_path: Which of the product's paths it is.
+    """
+
+    host_path: HostPath
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, /) -> torch.Tensor:
+        """Multiply."""
+
+
+Through = Callable[[Compiled, Path], Route]
+"""A module-level function that makes a kernel's route; the path is the cache's."""
 Baselines = Literal["torch", "all"]
 
 TRITON = "triton"
@@ -151,11 +165,13 @@ class _Run:
         telemetry: Telemetry,
     ) -> Timing:
         assert self.rounds is not None
-        host_us = self._host_us(verified, max(intervals[name].us, intervals[TORCH].us))
+        route = self._request.through(verified.compiled, self._request.cache_dir)
+        host_us = self._host_us(route, max(intervals[name].us, intervals[TORCH].us))
         return Timing(
             verified=verified,
             gpu=intervals[name],
             host=host_us[_KERNEL],
+            host_path=route.host_path,
             baselines={
                 group: found
                 for group, found in intervals.items()
@@ -227,11 +243,10 @@ class _Run:
                     f" is {self._minimum_us:.3f} us; the clock or the minimum is wrong"
                 )
 
-    def _host_us(self, verified: Verified, slower_us: float) -> dict[str, Interval]:
-        """Host-inclusive time of a kernel's path, with `torch.matmul` beside it."""
-        path = self._request.through(verified.compiled, self._request.cache_dir)
+    def _host_us(self, route: Route, slower_us: float) -> dict[str, Interval]:
+        """Host-inclusive time of a kernel's route, with `torch.matmul` beside it."""
         samples = host_samples_us(
-            {TORCH: torch.matmul, _KERNEL: path},
+            {TORCH: torch.matmul, _KERNEL: route},
             self._sets,
             calls=call_count(slower_us),
             rng=self._rng,

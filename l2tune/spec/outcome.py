@@ -56,6 +56,10 @@ Stage = Literal[
 ]
 
 
+HostPath = Literal["native", "python"]
+"""How `l2tune.matmul` reaches a kernel: the C++ extension, or Python with more host time."""
+
+
 class Frozen(BaseModel):
     """Immutable, and strict about its fields."""
 
@@ -179,6 +183,7 @@ class Timing(Frozen):
         verified: What was timed.
         gpu: Device time by graph replay, cold operands.
         host: Host-inclusive time of one synchronised `l2tune.matmul` call.
+        host_path: Which of `l2tune.matmul`'s two paths that call took.
         baselines: Device time of each library, by name; `torch` is always there.
         missing_baselines: Those asked for that this machine cannot run.
         torch_host: Host-inclusive time of one synchronised `torch.matmul` call.
@@ -193,6 +198,7 @@ class Timing(Frozen):
     verified: Verified
     gpu: Interval
     host: Interval
+    host_path: HostPath
     baselines: dict[str, Interval]
     missing_baselines: tuple[str, ...] = ()
     torch_host: Interval
@@ -222,3 +228,21 @@ class Declined(Frozen):
 
     timing: Timing
     reason: str
+
+
+class Estimated(Frozen):
+    """A kernel proven on the emulator, and a model's guess at its time; nothing was timed.
+
+    It is no `Timing` and no `Admitted`: nothing that serves users takes one.
+
+    Attributes:
+        verified: The proof.
+        estimate_us: What the model says (docs/measuring.md).
+        terms_us: What the estimate is made of, by name.
+        floor_us: What a very good kernel may reach (`l2tune.spec.roofline`).
+    """
+
+    verified: Verified
+    estimate_us: float
+    terms_us: dict[str, float]
+    floor_us: float

@@ -2,9 +2,9 @@
 
 from l2tune.spec.header import Origin
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Admitted, Declined, Frozen
+from l2tune.spec.outcome import Admitted, Declined, Estimated, Frozen, Verified
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Tools(Frozen):
@@ -32,3 +32,27 @@ class Record(Frozen):
     origin: Origin
     tools: Tools
     created: str
+
+    @property
+    def verified(self) -> Verified:
+        """The kernel's proof."""
+        return self.outcome.timing.verified
+
+
+class EstimatedRecord(Frozen):
+    """The kernel estimated to be the best for a key on a GPU that was not there.
+
+    Kept apart from records, and never in the place of one.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    key: GemmKey
+    outcome: Estimated
+    origin: Origin
+    tools: Tools
+    created: str
+
+    @property
+    def verified(self) -> Verified:
+        """The kernel's proof, on the emulator."""
+        return self.outcome.verified

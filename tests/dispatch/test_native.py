@@ -23,7 +23,7 @@ BUILD = "from l2tune.dispatch import native; native.build()"
 
 @pytest.fixture(autouse=True)
 def native_is_wanted() -> Iterator[None]:
-    """It is off by default."""
+    """Whatever the environment of the tests says."""
     with override(native="auto"):
         yield
 
@@ -101,6 +101,17 @@ def test_a_failed_build_is_told_and_not_tried_again_unasked(fresh, compiler):
     compiler('echo whole > "$made"')
     native.build()
     assert not native.log_path().exists()
+
+
+def test_tuning_builds_it_first_and_goes_on_without(fresh, compiler):
+    compiler("exit 1")
+    with pytest.warns(NativeWarning, match="does not build"):
+        native.build_if_missing()
+    compiler('echo whole > "$made"')
+    native.build_if_missing()
+    built = native.library_path().stat().st_mtime_ns
+    native.build_if_missing()
+    assert native.library_path().stat().st_mtime_ns == built
 
 
 def test_the_first_plan_starts_one_build_beside_the_caller(fresh, compiler):

@@ -21,18 +21,20 @@ FAST, SLOW = Interval(us=1, lo=1, hi=1), Interval(us=9, lo=9, hi=9)
 
 
 @pytest.fixture
-def admit(bench, gpu, compiled):
+def admit(bench, gpu, compiled, path):
     """Store a proven kernel for a key as if it had won its timing."""
 
-    def make(seed_id: str, key: GemmKey, *, eager: str = "kernel", **changes: int) -> None:
+    def make(
+        seed_id: str, key: GemmKey, *, eager: str = "kernel", host_path: str = path, **changes: int
+    ) -> None:  # fmt: skip
         proof = verify.verify(
             bench.worker, compiled(seed_id, key, **changes), key,
             cache_dir=bench.cache_dir, seed=0, checks=verify.QUICK_CHECKS,
         )  # fmt: skip
         assert isinstance(proof, Verified), proof
         timing = Timing(
-            verified=proof, gpu=FAST, host=FAST, baselines={"torch": SLOW}, torch_host=SLOW,
-            floor_us=1, samples=1, run_id="test",
+            verified=proof, gpu=FAST, host=FAST, host_path=host_path,
+            baselines={"torch": SLOW}, torch_host=SLOW, floor_us=1, samples=1, run_id="test",
         )  # fmt: skip
         record = Record(
             key=key, outcome=Admitted(timing=timing, eager=eager, graph="kernel"),
@@ -202,6 +204,15 @@ def test_a_verdict_for_graphs_alone_leaves_eager_calls_to_torch(admit, gpu, serv
     admit("sm80/mma_multistage", GemmKey.dense(128, 128, 64, gpu=gpu), eager="torch")
     a, b = randn(128, 64), randn(64, 128)
     assert not served(lambda: l2tune.matmul(a, b))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        assert served(lambda: l2tune.matmul(a, b))
+
+
+def test_an_eager_win_of_the_native_path_is_none_in_python(admit, gpu, served, path):
+    admit("sm80/mma_multistage", GemmKey.dense(128, 128, 64, gpu=gpu), host_path="native")
+    a, b = randn(128, 64), randn(64, 128)
+    assert served(lambda: l2tune.matmul(a, b)) == (path == "native")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         assert served(lambda: l2tune.matmul(a, b))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from l2tune import pipeline
-from l2tune.dispatch import pinned
+from l2tune.dispatch import Pinned
 from l2tune.runtime.device import detect
 from l2tune.runtime.executable import Executable
 from l2tune.runtime.reference import error_ratio
@@ -73,7 +73,7 @@ def test_shared_memory_beyond_the_limit_is_refused_before_launch(bench, gpu):
 @both_paths
 def test_a_launch_runs_on_the_callers_stream(bench, gpu, compiled):
     a, b = _product(128, 128, 64)
-    run = pinned(
+    run = Pinned(
         compiled("sm80/mma_multistage", GemmKey.dense(128, 128, 64, gpu=gpu)), bench.cache_dir
     )
     run(a, b)
@@ -93,7 +93,7 @@ def test_a_launch_runs_on_the_callers_stream(bench, gpu, compiled):
 @both_paths
 def test_a_launch_works_in_a_fresh_thread(bench, gpu, compiled):
     a, b = _product(256, 128, 64)
-    run = pinned(
+    run = Pinned(
         compiled("sm90a/wgmma_persistent", GemmKey.dense(256, 128, 64, gpu=gpu)), bench.cache_dir
     )
     results = []
@@ -107,7 +107,7 @@ def test_a_launch_works_in_a_fresh_thread(bench, gpu, compiled):
 @both_paths
 def test_a_launch_works_in_autograds_thread(bench, gpu, compiled):
     a, b = _product(256, 128, 64)
-    run = pinned(
+    run = Pinned(
         compiled("sm80/mma_multistage", GemmKey.dense(256, 128, 64, gpu=gpu)), bench.cache_dir
     )
     seen = []
@@ -133,7 +133,7 @@ def test_a_launch_works_in_autograds_thread(bench, gpu, compiled):
 @pytest.mark.parametrize("shape", [(2944, 2944, 128), (128, 2944, 64), (100, 40, 64)])
 def test_a_cluster_serves_an_odd_number_of_tiles(shape, bench, gpu, compiled):
     key = GemmKey.dense(*shape, gpu=gpu)
-    run = pinned(compiled("sm90a/wgmma_persistent", key, CLUSTER=2), bench.cache_dir)
+    run = Pinned(compiled("sm90a/wgmma_persistent", key, CLUSTER=2), bench.cache_dir)
     a, b = _product(*shape)
     assert error_ratio(a, b, run(a, b)).item() <= 1
 
@@ -143,7 +143,7 @@ def test_a_cluster_serves_an_odd_number_of_tiles(shape, bench, gpu, compiled):
 def test_a_captured_launch_replays_with_new_contents(seed, bench, gpu, compiled):
     key = GemmKey.dense(128, 128, 512, gpu=gpu)
     changes = {"SPLIT": 4} if seed != "sm90a/wgmma_persistent" else {}
-    run = pinned(compiled(seed, key, **changes), bench.cache_dir)
+    run = Pinned(compiled(seed, key, **changes), bench.cache_dir)
     a, b = _product(128, 128, 512)
     run(a, b)
     torch.cuda.synchronize()

@@ -103,7 +103,7 @@ def test_measure_times_a_seed_beside_every_baseline(
     key = GemmKey.dense(512, 512, 1024, gpu=gpu)
     verified = Verified(key=key, compiled=compiled("sm80/mma_multistage", key), checks=())
     (outcome,) = measure.measure(
-        bench.worker, key, [verified], cache_dir=bench.cache_dir, through=through_torch,
+        bench.worker, key, [verified], cache_dir=bench.cache_dir, through=ThroughTorch,
         baselines="all", triton=None, budget_s=1.0, seed=5,
     )  # fmt: skip
     assert isinstance(outcome, Timing), outcome
@@ -117,6 +117,13 @@ def test_measure_times_a_seed_beside_every_baseline(
     assert all(us is not None and us < 3 * outcome.gpu.us for us in ranked), ranked
 
 
-def through_torch(_compiled: object, _cache_dir: object) -> Callable[..., torch.Tensor]:
+class ThroughTorch:
     """Stand in for dispatch."""
-    return torch.matmul
+
+    host_path = "python"
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, a: torch.Tensor, b: torch.Tensor, /) -> torch.Tensor:
+        return torch.matmul(a, b)

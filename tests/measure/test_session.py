@@ -40,8 +40,8 @@ def verified(name: str) -> Verified:
 
 def timing(of: Verified) -> Timing:
     return Timing(
-        verified=of, gpu=ONE_US, host=ONE_US, baselines={"torch": ONE_US}, torch_host=ONE_US,
-        floor_us=1.0, samples=15, run_id="0",
+        verified=of, gpu=ONE_US, host=ONE_US, host_path="python",
+        baselines={"torch": ONE_US}, torch_host=ONE_US, floor_us=1.0, samples=15, run_id="0",
     )  # fmt: skip
 
 

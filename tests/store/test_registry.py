@@ -14,8 +14,10 @@ from l2tune.errors import CacheError, CacheWarning
 from l2tune.spec.gpu import A100, H200
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import CompileFailed, Finding, Refuted
+from l2tune.spec.record import SCHEMA_VERSION
 from l2tune.store import Registry
 
+RECORD = f"record/{SCHEMA_VERSION}/"
 KEY = GemmKey.dense(64, 64, 64, gpu=H200)
 OTHER = GemmKey.dense(128, 64, 64, gpu=H200)
 REFUTED = Refuted(
@@ -136,7 +138,7 @@ def test_misses_are_counted_and_the_most_wanted_key_comes_first(cache_dir):
 def test_a_record_moved_to_another_key_or_gpu_is_a_miss(cache_dir):
     registry = Registry(cache_dir)
     registry.put(record(KEY))
-    sql(cache_dir, "UPDATE Cache SET key = ?", f"record/1/{OTHER}")
+    sql(cache_dir, "UPDATE Cache SET key = ?", f"{RECORD}{OTHER}")
     found, said = with_one_warning(lambda: registry.get(OTHER))
     assert found is None
     assert "does not hold what l2tune writes" in said
@@ -149,7 +151,7 @@ def test_a_row_relabelled_for_another_capability_is_a_miss(cache_dir):
     ampere = KEY.model_copy(update={"gpu": A100})
     forged = text.replace('"NVIDIA H200"', f'"{A100.name}"').replace("[9,0]", "[8,0]")
     forged = forged.replace('"sms":132', '"sms":108')
-    sql(cache_dir, "UPDATE Cache SET key = ?, value = ?", f"record/1/{ampere}", forged)
+    sql(cache_dir, "UPDATE Cache SET key = ?, value = ?", f"{RECORD}{ampere}", forged)
     found, said = with_one_warning(lambda: registry.get(ampere))
     assert found is None
     assert "does not serve" in said
@@ -166,13 +168,13 @@ def test_saving_leaves_the_entries_of_other_gpus_as_they_are(cache_dir):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "null", "[]", "{}", "[" * 100_000, '{"schema_version": 2}', "é"],
+    ["", "{", "null", "[]", "{}", "[" * 100_000, '{"schema_version": 99}', "é"],
 )
 def test_a_row_of_other_text_is_a_miss_and_is_skipped_in_the_list(cache_dir, text):
     registry = Registry(cache_dir)
     registry.put(record(KEY))
     registry.put(record(OTHER))
-    sql(cache_dir, "UPDATE Cache SET value = ? WHERE key = ?", text, f"record/1/{KEY}")
+    sql(cache_dir, "UPDATE Cache SET value = ? WHERE key = ?", text, f"{RECORD}{KEY}")
     found, said = with_one_warning(lambda: registry.get(KEY))
     assert found is None
     assert str(cache_dir) in said
@@ -221,7 +223,7 @@ def test_a_poisoned_row_runs_nothing_and_is_a_miss_with_one_warning(cache_dir, t
     outside.write_bytes(bomb)
     connection = sqlite3.connect(cache_dir / "records" / "cache.db")
     with connection:
-        names = {"key": f"record/1/{KEY}", "pickle": bomb, "path": "../outside"}
+        names = {"key": f"{RECORD}{KEY}", "pickle": bomb, "path": "../outside"}
         connection.execute(poison, {n: v for n, v in names.items() if f":{n}" in poison})
     connection.close()
     found, said = with_one_warning(lambda: registry.get(KEY))
@@ -238,7 +240,7 @@ def test_a_pickled_key_is_passed_over_and_not_loaded(cache_dir, tmp_path):
     registry = Registry(cache_dir)
     registry.put(record(KEY))
     bomb = pickle.dumps(Bomb(tmp_path / "marker"))
-    for raw, key in ((0, bomb), (0, "record/1/a"), (1, b"record/1/b"), (1, 7)):
+    for raw, key in ((0, bomb), (0, f"{RECORD}a"), (1, f"{RECORD}b".encode()), (1, 7)):
         sql(cache_dir, "INSERT INTO Cache(key, raw, mode, value) VALUES (?, ?, 1, 'x')", key, raw)
     assert list(registry.records()) == [record(KEY)]
     assert not (tmp_path / "marker").exists()
