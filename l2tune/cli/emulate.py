@@ -4,6 +4,7 @@ The kernel is compiled anew with line information, so that findings and accesses
 the file.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,16 +97,19 @@ def _run(source: KernelSource, gpu: Gpu, case: Case, listing: Listing) -> dict[s
     listing.read(processor.ptx.values())
     bench = Bench(processor, gpu, settings.current().launch_timeout_s)
     data: dict[str, Any] = {"verdict": "passed"}
+    ran: Sequence[Statistics] | None = None
     try:
         bench.attempt(case)
     except EmulationStopped as stopped:
         data = {"verdict": "refuted", "finding": _finding(stopped.finding, listing)}
+        ran = stopped.statistics
     except KernelFailed as failure:
         found = {"fault": failure.finding.value, "message": str(failure)}
         data = {"verdict": "refuted", "finding": found}
     except (UnsupportedInstructionError, PtxSyntaxError) as error:
         raise InfrastructureError(f"not emulated: {error}") from error
-    ran = processor.last.statistics if processor.last else ()
+    if ran is None:
+        ran = processor.last.statistics if processor.last else ()
     return data | {
         "kernel": source.name,
         "resources": _resources(compiled),

@@ -6,6 +6,7 @@ import bisect
 
 import numpy as np
 
+from l2tune.runtime.emulator.earlier import Earlier
 from l2tune.runtime.emulator.races import Shadow
 from l2tune.runtime.emulator.regions import Array, Kind, Region
 from l2tune.runtime.emulator.spaces import GLOBAL
@@ -20,6 +21,7 @@ class GlobalMemory:
         self.regions: list[Region] = []
         self._bases: list[int] = []
         self._next = GLOBAL
+        self._strangers = True  # may launches that are none of ours still run?
 
     def add(self, name: str, array: Array, *, kind: Kind, initialised: bool | Array = True) -> int:
         """Map an array of bytes and return its address.
@@ -52,8 +54,22 @@ class GlobalMemory:
         index = bisect.bisect_right(self._bases, address) - 1
         return None if index < 0 else (self.regions[index], self._bases[index])
 
-    def begin_launch(self, agents: int) -> None:
-        """Forget who touched what, since launches are ordered."""
+    def begin_launch(self, agents: int, *, overlaps: bool = False) -> None:
+        """Forget who touched what.
+
+        Args:
+            agents: Warps and engines of the new launch.
+            overlaps: Whether it starts before the launch ahead of it has ended; what that one
+                touched is kept, or, for the first launch, everything.
+        """
+        self._strangers = self._strangers and overlaps
         for region in self.regions:
+            if not overlaps:
+                region.earlier = None
+            elif self._strangers:
+                region.earlier = Earlier.everything(region.size_bytes)
+            else:
+                known = region.earlier or Earlier.nothing(region.size_bytes)
+                region.earlier = known.joined(region.shadow)
             if region.kind != "input":
                 region.shadow = Shadow(region.size_bytes, range(agents))

@@ -6,12 +6,14 @@ parted meet again where the code joins; a group that waits lets the next one go 
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 import numpy as np
 
-from l2tune.runtime.emulator import ops
+from l2tune.runtime.emulator import calls, ops
 from l2tune.runtime.emulator.findings import Fault
+from l2tune.runtime.emulator.livelock import acts
 from l2tune.runtime.emulator.program import (
     Instruction,
     Kernel,
@@ -42,18 +44,18 @@ class Execution:
     """
 
     def __init__(self, kernel: Kernel) -> None:
-        """Build every step.
+        """Build every step, or find them built.
 
         Raises:
             UnsupportedInstructionError: If the emulator does not know an instruction.
         """
-        self._kernel = kernel
-        self._code = [
-            (_control(i, kernel) or ops.build(i, kernel), i.guard, i) for i in kernel.instructions
-        ]
-        end = Instruction("exit", (), (), None, 0, None, "(end of the kernel)")
-        self._code.append((_exit, None, end))
+        self._code = _code(kernel)
         self.counts = [0] * len(self._code)
+        self._acting = [at for at, (_, _, i) in enumerate(self._code) if acts(i)]
+
+    def acted(self) -> int:
+        """How often instructions were executed that may change what other warps see."""
+        return sum([self.counts[at] for at in self._acting])
 
     def mix(self) -> dict[str, int]:
         """Executions by instruction name."""
@@ -103,6 +105,17 @@ class Execution:
                 return done + 1 - waits
         warp.waiting = None
         return quantum - waits
+
+
+@functools.lru_cache(maxsize=16)
+def _code(kernel: Kernel) -> list[tuple[Step, tuple[Register, bool] | None, Instruction]]:
+    """Step, guard and text of every instruction; steps hold nothing of a launch."""
+    code = [
+        (_control(i, at, kernel) or ops.build(i, kernel), i.guard, i)
+        for at, i in enumerate(kernel.instructions)
+    ]
+    end = Instruction("exit", (), (), None, 0, None, "(end of the kernel)")
+    return [*code, (_exit, None, end)]
 
 
 def _guarded(warp: Warp, guard: tuple[Register, bool]) -> Lanes | None:
@@ -181,14 +194,38 @@ def _exit(warp: Warp, mask: Lanes) -> Wait:
     return _MOVED
 
 
+def _scatter(warp: Warp, mask: Lanes, targets: Lanes) -> Wait:
+    """Send each lane of `mask` to its own target; those of the group that stay go on."""
+    warp.pc[warp.group] = warp.at + 1
+    warp.pc[mask] = targets[mask]
+    _follow(warp)
+    return _MOVED
+
+
+def _call(instruction: Instruction, at: int, kernel: Kernel) -> Step:
+    enter = calls.entering(instruction, at, kernel)
+
+    def step(warp: Warp, mask: Lanes) -> Wait | None:
+        target = enter(warp, mask)
+        return None if target is None else _branch(warp, mask, target)
+
+    return step
+
+
+def _return(warp: Warp, mask: Lanes) -> Wait:
+    return _scatter(warp, mask, calls.leave(warp, mask))
+
+
 def _trap(warp: Warp, mask: Lanes) -> Wait:
     warp.stop(Fault.TRAP, "the kernel trapped", mask)
     return _MOVED
 
 
-def _control(instruction: Instruction, kernel: Kernel) -> Step | None:
-    """The step of an instruction of control flow, else None."""
+def _control(instruction: Instruction, at: int, kernel: Kernel) -> Step | None:
+    """The step of an instruction of control flow, which stands at an index, else None."""
     opcode = instruction.opcode
+    if opcode == "ret" and at < kernel.start:
+        return _return
     if opcode in ("ret", "exit"):
         return _exit
     if opcode in ("trap", "brkpt"):
@@ -196,7 +233,7 @@ def _control(instruction: Instruction, kernel: Kernel) -> Step | None:
     if opcode == "call":
         if "__assertfail" in instruction.text:
             return _trap
-        raise UnsupportedInstructionError(instruction, "calls of functions are not emulated")
+        return _call(instruction, at, kernel)
     if opcode == "bra":
         target = kernel.labels[_label(instruction, 0)]
         return lambda warp, mask: _branch(warp, mask, target)
@@ -216,10 +253,7 @@ def _indexed(instruction: Instruction, kernel: Kernel) -> Step:
         index = warp.read(register, mask)
         if (index[mask] >= len(table)).any():
             warp.stop(Fault.INVALID_USE, f"{register.name} is no index of {len(table)} targets")
-        warp.pc[warp.group] = warp.at + 1
-        warp.pc[mask] = table[index[mask]]
-        _follow(warp)
-        return _MOVED
+        return _scatter(warp, mask, table[np.where(mask, index, 0)])
 
     return step
 

@@ -1,7 +1,13 @@
 """What the emulator finds wrong, with where and why, as a compiler would say it."""
 
+from __future__ import annotations
+
 import dataclasses
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from l2tune.runtime.emulator.statistics import Statistics
 
 
 class Fault(StrEnum):
@@ -13,6 +19,7 @@ class Fault(StrEnum):
     WRITE_TO_INPUT = "write_to_input"
     SHARED_RACE = "shared_race"
     GLOBAL_RACE = "global_race"
+    IGNORES_DEPENDENCY = "ignores_dependency"
     MISSING_PROXY_FENCE = "missing_proxy_fence"
     ACCUMULATOR_IN_FLIGHT = "accumulator_in_flight"
     BARRIER_DIVERGENCE = "barrier_divergence"
@@ -61,8 +68,15 @@ class EmulatorFinding:
 
 
 class EmulationStopped(Exception):  # noqa: N818  # carries a finding to the end of the launch
-    """A finding that ends the launch: the first one, unless the caller collects them all."""
+    """The first finding, which ends the launch.
+
+    Attributes:
+        finding: What is wrong.
+        statistics: What the contract's launches had executed until then; the last is the one that
+            was stopped.
+    """
 
     def __init__(self, finding: EmulatorFinding) -> None:
         super().__init__(str(finding))
         self.finding = finding
+        self.statistics: tuple[Statistics, ...] = ()

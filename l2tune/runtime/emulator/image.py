@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from l2tune.runtime.emulator.buffers import GlobalMemory
+from l2tune.runtime.emulator.linker import deepest_bytes
 from l2tune.runtime.emulator.program import (
     Address,
     Kernel,
@@ -19,7 +20,9 @@ from l2tune.runtime.emulator.program import (
     Vector,
 )
 
-_DYNAMIC_ALIGN = 16
+_DYNAMIC_ALIGN = _FRAME_ALIGN = 16
+_FRAME = ("local", "param")
+"""State spaces of variables that a thread has of its own; a kernel's own parameters apart."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +32,8 @@ class Image:
     Attributes:
         addresses: Of every variable within its own state space, by name.
         shared_bytes: Static and dynamic.
-        local_bytes: Of each thread.
+        local_bytes: Of each thread, with the frames of functions.
+        frame_bytes: By function, and of the kernel's own as "", where it calls any.
         param: The parameters.
         const: Constant memory.
     """
@@ -37,6 +41,7 @@ class Image:
     addresses: dict[str, int]
     shared_bytes: int
     local_bytes: int
+    frame_bytes: dict[str, int]
     param: bytes
     const: bytes
 
@@ -49,7 +54,12 @@ def lay_out(
     Raises:
         ValueError: If `params` are not those that the kernel takes.
     """
-    variables = (*module.variables.values(), *kernel.variables)
+    functions = kernel.functions
+    variables = (
+        *module.variables.values(),
+        *kernel.variables,
+        *[v for function in functions.values() for v in function.variables],
+    )
     used = set(_symbols(kernel))
     addresses: dict[str, int] = {}
     shared = [v for v in variables if v.space == "shared" and v.name in used]
@@ -59,7 +69,13 @@ def lay_out(
     if dynamic or smem_bytes:
         shared_bytes = -(-shared_bytes // align) * align
     addresses |= {v.name: shared_bytes for v in dynamic}
-    local_bytes = _in_order([v for v in variables if v.space == "local"], addresses)
+    own = [v for v in (*module.variables.values(), *kernel.variables) if v.space in _FRAME]
+    own_bytes = _in_order(sorted(own, key=lambda v: v.space, reverse=True), addresses)
+    frame_bytes = {name: _frame(f.in_frame, addresses) for name, f in functions.items()}
+    local_bytes = own_bytes
+    if functions:
+        frame_bytes[""] = -(-own_bytes // _FRAME_ALIGN) * _FRAME_ALIGN
+        local_bytes = frame_bytes[""] + deepest_bytes(kernel, frame_bytes)
     constants = [v for v in variables if v.space == "const"]
     const = bytearray(_in_order(constants, addresses))
     for v in constants:
@@ -68,10 +84,17 @@ def lay_out(
         if v.space == "global":
             addresses[v.name] = _global(v, memory)
     param = _parameters(kernel, params, addresses)
-    return Image(addresses, shared_bytes + smem_bytes, local_bytes, param, bytes(const))
+    return Image(
+        addresses, shared_bytes + smem_bytes, local_bytes, frame_bytes, param, bytes(const)
+    )
 
 
-def _in_order(variables: list[Variable], addresses: dict[str, int]) -> int:
+def _frame(variables: Sequence[Variable], addresses: dict[str, int]) -> int:
+    """Place variables from the start of a frame on; return its size."""
+    return -(-_in_order(variables, addresses) // _FRAME_ALIGN) * _FRAME_ALIGN
+
+
+def _in_order(variables: Sequence[Variable], addresses: dict[str, int]) -> int:
     """Place variables one after the other; return where the last ends."""
     end = 0
     for v in variables:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from l2tune.runtime.emulator.buffers import GlobalMemory
+from l2tune.runtime.emulator.findings import EmulationStopped
 from l2tune.runtime.emulator.machine import STEP_BUDGET, Machine
 from l2tune.runtime.emulator.ops.tensor_map import EmulatedMap
 from l2tune.runtime.emulator.parser import parse
@@ -26,6 +27,8 @@ from l2tune.spec.outcome import Compiled
 from l2tune.spec.problem import Problem
 
 _MAP_BYTES = 128
+_ORDERED = ("sm_80",)
+"""Targets on which launches never overlap, whatever the contract says."""
 _LONG = ("stride_a", "stride_b", "stride_c")
 _POINTERS = ("a", "b", "c", "workspace")
 
@@ -64,20 +67,28 @@ def emulate(
         step_budget: Instructions that the warps of a launch may execute.
 
     Raises:
-        EmulationStopped: At the first finding.
+        EmulationStopped: At the first finding, with the statistics of the launches up to it.
         UnsupportedInstructionError: If the emulator does not know an instruction.
         PtxSyntaxError: If it cannot read the PTX.
     """
     run = _Run(compiled, problem, gpu, operands)
-    statistics = []
+    statistics: list[Statistics] = []
+    first_overlaps = geometry.overlaps_predecessor(compiled, problem, gpu)
     for launch in geometry.launches(compiled, problem, gpu):
+        overlaps = launch.pdl if statistics else first_overlaps
         machine = Machine(
             _module(ptx.get(launch.index) or ptx[0]), launch.kernel, launch.grid, launch.block,
             launch.cluster, launch.smem_bytes, run.params(launch), run.memory, sms=sms, seed=seed,
             step_budget=step_budget, smem_limit_bytes=gpu.smem_limit_bytes,
+            overlaps=overlaps and compiled.source.arch not in _ORDERED,
         )  # fmt: skip
         machine.tensor_maps.update(run.maps)
-        statistics.append(machine.run())
+        statistics.append(machine.statistics)
+        try:
+            machine.run()
+        except EmulationStopped as stopped:
+            stopped.statistics = tuple(statistics)
+            raise
     return Emulated(tuple(statistics), run.unwritten(), run.stray_bytes())
 
 

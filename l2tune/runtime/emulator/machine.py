@@ -57,6 +57,7 @@ class Machine:
         self, module: Module, kernel_name: str, grid: Triple, block: Triple, cluster: Triple,
         smem_bytes: int, params: list[bytes], memory: GlobalMemory, *, sms: int = 1,
         seed: int | None = None, step_budget: int = STEP_BUDGET, smem_limit_bytes: int = 232448,
+        overlaps: bool = False,
     ) -> None:  # fmt: skip
         """Prepare a launch.
 
@@ -73,6 +74,8 @@ class Machine:
             seed: Of a random order of the warps; None for a fixed one.
             step_budget: Instructions that all warps may execute.
             smem_limit_bytes: Shared memory that a block may have.
+            overlaps: Whether it starts before the launch ahead of it has ended (programmatic
+                dependent launch).
 
         Raises:
             EmulationStopped: If the launch asks for more than there is.
@@ -86,7 +89,7 @@ class Machine:
         self._check(smem_limit_bytes)
         self._warps = -(-math.prod(block) // WARP_LANES)
         self.clocks = Clocks(math.prod(grid) * self._warps)
-        memory.begin_launch(self.clocks.count)
+        memory.begin_launch(self.clocks.count, overlaps=overlaps)
         self.memory = Memory(self, Places(memory, self.image))
         self.pending: list[Any] = []  # scheduler.Pending
         self.tensor_maps: dict[int, Any] = {}
@@ -107,14 +110,18 @@ class Machine:
             seed=self._seed,
             budget=self._step_budget,
             on_steps=self._count,
+            changes=lambda: self._execution.acted() + self.memory.changed,
         )
         size = math.prod(self.cluster)
         clusters = list(self._clusters())
         step = max(1, self.sms // size)
-        with np.errstate(all="ignore"):
-            for first in range(0, len(clusters), step):
-                self._wave(scheduler, clusters[first : first + step], first * size)
-        self.statistics.mix = self._execution.mix()
+        try:
+            with np.errstate(all="ignore"):
+                for first in range(0, len(clusters), step):
+                    self._wave(scheduler, clusters[first : first + step], first * size)
+        finally:
+            counts = self.statistics.mix = self._execution.mix()
+            self.statistics.steps = max(self.statistics.steps, sum(counts.values()))
         return self.statistics
 
     def special(self, name: str, warp: Warp) -> Lanes:

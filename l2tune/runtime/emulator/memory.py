@@ -16,7 +16,7 @@ from l2tune.runtime.emulator.findings import Fault
 from l2tune.runtime.emulator.places import Places, one_lane
 from l2tune.runtime.emulator.program import WARP_LANES
 from l2tune.runtime.emulator.races import Accessor, Proxy, Shadow, Ticket
-from l2tune.runtime.emulator.regions import Array, Region
+from l2tune.runtime.emulator.regions import Array, Claim, Region
 from l2tune.runtime.emulator.warp import FULL, Lanes
 
 if TYPE_CHECKING:
@@ -48,14 +48,19 @@ class SharedMemory:
 
 
 class Memory:
-    """All memory of a launch, as its warps see it."""
+    """All memory of a launch, as its warps see it.
+
+    Attributes:
+        changed: Atomic operations that stored something else than what was there.
+    """
 
     def __init__(self, machine: Machine, places: Places) -> None:
         self._machine, self.places = machine, places
+        self.changed = 0
 
     def load(
         self, warp: Warp, mask: Lanes, space: str, addresses: Lanes, size_bytes: int, *,
-        atomic: bool = False, ticket: Ticket | None = None,
+        atomic: bool = False,
     ) -> Array:  # fmt: skip
         """Read `size_bytes` at each active lane's address, as `uint8[32, size_bytes]`.
 
@@ -66,7 +71,6 @@ class Memory:
             addresses: `uint64[32]`.
             size_bytes: A power of two up to 16.
             atomic: Whether the access is a strong one, that synchronises.
-            ticket: The asynchronous operation that reads, if not the warp itself.
 
         Raises:
             EmulationStopped: As places and regions find.
@@ -77,21 +81,20 @@ class Memory:
             result = np.zeros((WARP_LANES, size_bytes), dtype=np.uint8)
             for place, lane in enumerate(np.flatnonzero(mask)):
                 one = one_lane(mask, place)
-                result[lane] = self.load(
-                    warp, one, space, addresses, size_bytes, atomic=atomic, ticket=ticket
-                )[lane]
+                part = self.load(warp, one, space, addresses, size_bytes, atomic=atomic)
+                result[lane] = part[lane]
             return result
         region, rows, where = found
         self._count(warp, where, wanted, size_bytes)
         if atomic:
             self._synchronise(warp, region, np.unique(rows) * size_bytes, writes=False)
-        by = self._by(warp, ticket, atomic=atomic)
+        by = self._by(warp, None, atomic=atomic)
         data = region.load(warp, mask, rows, size_bytes, by)
         return data if mask is FULL else _spread(data, mask)
 
     def store(
         self, warp: Warp, mask: Lanes, space: str, addresses: Lanes, data: Array, *,
-        atomic: bool = False, ticket: Ticket | None = None,
+        atomic: bool = False,
     ) -> None:  # fmt: skip
         """Write a row of `data` (`uint8[32, size_bytes]`) at each active lane's address.
 
@@ -106,14 +109,37 @@ class Memory:
         if found is None:
             for place in range(len(wanted)):
                 one = one_lane(mask, place)
-                self.store(warp, one, space, addresses, data, atomic=atomic, ticket=ticket)
+                self.store(warp, one, space, addresses, data, atomic=atomic)
             return
         region, rows, where = found
         self._count(warp, where, wanted, size_bytes)
-        by = self._by(warp, ticket, atomic=atomic)
-        region.store(warp, mask, rows, data if mask is FULL else data[mask], by)
+        by = self._by(warp, None, atomic=atomic)
+        region.claim(warp, mask, rows, size_bytes, by)
+        region.put(rows, data if mask is FULL else data[mask])
         if atomic:
             self._synchronise(warp, region, np.unique(rows) * size_bytes, writes=True)
+
+    def claim(
+        self, warp: Warp, mask: Lanes, space: str, addresses: Lanes, size_bytes: int, *,
+        ticket: Ticket,
+    ) -> Claim:  # fmt: skip
+        """Begin to write `size_bytes` at each active lane's address, a row a lane.
+
+        Raises:
+            EmulationStopped: As places and regions find.
+        """
+        wanted = addresses[mask]
+        found = self.places.find(warp, mask, space, wanted, size_bytes)
+        if found is None:
+            for place in range(len(wanted)):  # one of them is out of bounds, and is named
+                one = one_lane(mask, place)
+                self.places.find(warp, one, space, wanted[place : place + 1], size_bytes)
+        assert found is not None
+        region, rows, where = found
+        self._count(warp, where, wanted, size_bytes)
+        by = self._by(warp, ticket)
+        region.claim(warp, mask, rows, size_bytes, by)
+        return Claim(region, rows, size_bytes, by)
 
     def atomic(
         self, warp: Warp, mask: Lanes, space: str, addresses: Lanes, size_bytes: int,
@@ -145,7 +171,10 @@ class Memory:
             self._synchronise(warp, region, rows * size_bytes, writes=False)
             by = self._by(warp, None, atomic=True)
             old = region.load(warp, one, rows, size_bytes, by)
-            region.store(warp, one, rows, function(old, int(lane)), by)
+            new = function(old, int(lane))
+            region.claim(warp, one, rows, size_bytes, by)
+            region.put(rows, new)
+            self.changed += new.tobytes() != old.tobytes()
             self._synchronise(warp, region, rows * size_bytes, writes=True)
             result[lane] = old[0]
         return result
@@ -176,9 +205,18 @@ class Memory:
         self, warp: Warp, block: Block, offsets: Array, data: Array, *, ticket: Ticket | None
     ) -> None:
         """Write rows of `uint8[n, size_bytes]`; otherwise as `read_shared`."""
+        self.claim_shared(warp, block, offsets, data.shape[1], ticket=ticket).fill(data)
+
+    def claim_shared(
+        self, warp: Warp, block: Block, offsets: Array, size_bytes: int, *, ticket: Ticket | None,
+        atomic: bool = False,
+    ) -> Claim:  # fmt: skip
+        """Begin to write what `fill` will bring; otherwise as `read_shared`."""
         region = block.shared.region
-        rows, unit = self._rows(warp, region, 0, offsets, data.shape[1])
-        region.store(warp, None, rows, data.reshape(-1, unit), self._by(warp, ticket))
+        rows, unit = self._rows(warp, region, 0, offsets, size_bytes)
+        by = self._by(warp, ticket, atomic=atomic)
+        region.claim(warp, None, rows, unit, by)
+        return Claim(region, rows, unit, by)
 
     def read_global(
         self, warp: Warp, addresses: Array, size_bytes: int, *, ticket: Ticket | None,
@@ -195,10 +233,19 @@ class Memory:
         self, warp: Warp, addresses: Array, data: Array, *, ticket: Ticket | None
     ) -> None:
         """Write rows of `uint8[n, size_bytes]` at `addresses`, all of one buffer."""
+        self.claim_global(warp, addresses, data.shape[1], ticket=ticket).fill(data)
+
+    def claim_global(
+        self, warp: Warp, addresses: Array, size_bytes: int, *, ticket: Ticket | None,
+        atomic: bool = False,
+    ) -> Claim:  # fmt: skip
+        """Begin to write what `fill` will bring; otherwise as `read_global`."""
         region, base = self._buffer(warp, addresses)
         offsets = (addresses - np.uint64(base)).view(np.int64)
-        rows, unit = self._rows(warp, region, base, offsets, data.shape[1])
-        region.store(warp, None, rows, data.reshape(-1, unit), self._by(warp, ticket))
+        rows, unit = self._rows(warp, region, base, offsets, size_bytes)
+        by = self._by(warp, ticket, atomic=atomic)
+        region.claim(warp, None, rows, unit, by)
+        return Claim(region, rows, unit, by)
 
     def shared_target(self, warp: Warp, space: str, address: int) -> tuple[Block, int]:
         """The block and offset that a shared-memory address means to a warp."""

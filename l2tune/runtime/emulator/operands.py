@@ -7,7 +7,7 @@ warp. `reader` and `writer` deal in raw bits, `values` in numpy numbers of the P
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from l2tune.runtime.emulator.program import (
     Register,
     Special,
     Symbol,
+    Variable,
 )
 from l2tune.runtime.emulator.warp import FULL, Lanes, Step, Warp, register_dtype, width_bytes
 
@@ -103,7 +104,9 @@ def reader(operand: Operand | None, ptx_type: str, kernel: Kernel) -> Reader:
 
         return read_special
     if isinstance(operand, Symbol):
-        read_symbol = _symbol(operand, 0)
+        if any(operand.name == v.name and v.space == "param" for v in _in_frames(kernel)):
+            raise OperandError(f"the address of {operand.name}, a parameter of a function")
+        read_symbol = _symbol(operand, 0, kernel)
         return lambda warp, mask: read_symbol(warp, mask).astype(dtype)
     raise OperandError(f"{operand} is not a value")
 
@@ -124,9 +127,10 @@ def _register_reader(register: Register, dtype: type) -> Reader:
     return lambda warp, mask: read(warp, mask).astype(dtype)
 
 
-def _symbol(symbol: Symbol, offset: int) -> Reader:
+def _symbol(symbol: Symbol, offset: int, kernel: Kernel) -> Reader:
     """A variable's address in its own state space."""
     name, more = symbol.name, symbol.offset + offset
+    in_frame = any(name == v.name for v in _in_frames(kernel))
     cache: dict[int, Lanes] = {}
 
     def read(warp: Warp, mask: Lanes) -> Lanes:
@@ -134,9 +138,15 @@ def _symbol(symbol: Symbol, offset: int) -> Reader:
         lanes = cache.get(start)
         if lanes is None:
             lanes = cache[start] = constant(start + more, "u64")
-        return lanes
+        return lanes + warp.frame if in_frame else lanes
 
     return read
+
+
+def _in_frames(kernel: Kernel) -> Iterator[Variable]:
+    """Variables that lie in the frame of a call."""
+    for function in kernel.functions.values():
+        yield from function.in_frame
 
 
 def values(operand: Operand | None, ptx_type: str, kernel: Kernel) -> Reader:
@@ -184,7 +194,7 @@ def address(operand: Operand, kernel: Kernel) -> Reader:
         raise OperandError(f"{operand} is not an address in brackets")
     base, offset = operand.base, operand.offset
     if isinstance(base, Symbol):
-        return _symbol(base, offset)
+        return _symbol(base, offset, kernel)
     if isinstance(base, Immediate):
         lanes = constant(base.bits + offset, "u64")
         return lambda warp, mask: lanes

@@ -1,7 +1,6 @@
 """Reads the PTX that NVRTC, nvcc and Triton emit into a `Module`.
 
-Device functions (`.func`) and debug sections are passed over: a `call` is refused where it is
-used. What cannot be read is an error that names its line.
+Debug sections are passed over. What cannot be read is an error that names its line.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ import dataclasses
 import math
 
 from l2tune.runtime.emulator import declarations
+from l2tune.runtime.emulator.linker import link
 from l2tune.runtime.emulator.operand_syntax import operands
 from l2tune.runtime.emulator.program import (
+    Function,
     Instruction,
     Kernel,
     Label,
@@ -34,8 +35,10 @@ def parse(text: str) -> Module:
     """
     cursor = Cursor(text)
     files, target = _files(cursor), ""
-    kernels: dict[str, Kernel] = {}
+    entries: list[int] = []  # kernels are read last: their registers follow those of functions
+    functions: dict[str, Function] = {}
     variables: dict[str, Variable] = {}
+    slots = 0
     while cursor.next.kind != "end":
         while cursor.next.text in declarations.LINKAGE:
             cursor.take()
@@ -49,10 +52,13 @@ def parse(text: str) -> Module:
             variables[variable.name] = variable
             cursor.expect(";")
         elif word == ".entry":
-            kernel = _KernelParser(cursor, files, variables).entry()
-            kernels[kernel.name] = kernel
+            entries.append(cursor.at)
+            _skip_body(cursor)
         elif word == ".func":
-            _skip_function(cursor)
+            function = _BodyParser(cursor, files, variables, slots).function()
+            if function is not None:
+                functions[function.name] = function
+                slots += len(function.registers)
         elif word == ".section":
             cursor.skip_past("{")
             cursor.skip_past("}")
@@ -60,6 +66,10 @@ def parse(text: str) -> Module:
             cursor.skip_past(";")
         else:
             cursor.fail(f"{word!r} starts no declaration of a module")
+    kernels: dict[str, Kernel] = {}
+    for cursor.at in entries:
+        kernel = _BodyParser(cursor, files, variables, slots).entry()
+        kernels[kernel.name] = link(kernel, functions)
     return Module(target, kernels, variables)
 
 
@@ -73,11 +83,10 @@ def _files(cursor: Cursor) -> dict[int, str]:
     }
 
 
-def _skip_function(cursor: Cursor) -> None:
-    while cursor.next.text not in ("{", ";"):
-        cursor.take()
-    if cursor.take().text == "{":
-        cursor.skip_past("}")
+def _skip_body(cursor: Cursor) -> None:
+    while cursor.take().text != "{":
+        pass
+    cursor.skip_past("}")
 
 
 @dataclasses.dataclass
@@ -88,13 +97,14 @@ class _Scope:
     found: dict[str, Register | Symbol | Label | Vector]
 
 
-class _KernelParser:
-    """Reads one `.entry`."""
+class _BodyParser:
+    """Reads one `.entry` or `.func`, whose registers get the slots from `first_slot` on."""
 
     def __init__(
-        self, cursor: Cursor, files: dict[int, str], variables: dict[str, Variable]
+        self, cursor: Cursor, files: dict[int, str], variables: dict[str, Variable], first_slot: int
     ) -> None:
-        self.cursor, self.files = cursor, files
+        self.cursor, self.files, self.first_slot = cursor, files, first_slot
+        self.named_plainly = True  # whether names in the outermost braces get no suffix
         self.scopes = [_Scope("", {name: Symbol(name) for name in variables})]
         self.registers: list[Register] = []
         self.variables: list[Variable] = []
@@ -111,25 +121,16 @@ class _KernelParser:
 
     def entry(self) -> Kernel:
         """Take the kernel, from `.entry` to its closing brace."""
-        cursor, params = self.cursor, []
-        cursor.expect(".entry")
-        name = cursor.word()
-        if cursor.accept("("):
-            while not cursor.accept(")"):
-                params.append(declarations.variable(cursor))
-                self.scopes[0].found[params[-1].name] = Symbol(params[-1].name)
-                cursor.accept(",")
+        self.cursor.expect(".entry")
+        name = self.cursor.word()
+        params = self._parameters("")
         limits = self._directives()
-        self._open()
-        while len(self.scopes) > 1:
-            self._statement()
-        for label in self.labels:
-            self.labels[label] = min(self.labels[label], len(self.instructions))
+        self._body()
         x, y, z, *_ = (*limits.get(".reqnctapercluster", ()), 1, 1, 1)
         cluster = (x, y, z)
         return Kernel(
             name=name,
-            params=tuple(params),
+            params=params,
             registers=tuple(self.registers),
             variables=tuple(self.variables),
             instructions=tuple(self.instructions),
@@ -138,9 +139,53 @@ class _KernelParser:
             cluster=cluster if ".reqnctapercluster" in limits else None,
         )
 
+    def function(self) -> Function | None:
+        """Take a function, from `.func` to its closing brace; None if it is declared only."""
+        start = self.cursor.expect(".func")
+        suffix = f"@{start.line}.{start.start}"
+        results = self._parameters(suffix)
+        name = self.cursor.word()
+        params = self._parameters(suffix)
+        self._directives()
+        if self.cursor.accept(";"):
+            return None
+        self.named_plainly = False
+        self._body()
+        return Function(
+            name=name,
+            params=params,
+            results=results,
+            registers=tuple(self.registers),
+            variables=tuple(self.variables),
+            instructions=tuple(self.instructions),
+            labels=self.labels,
+        )
+
+    def _parameters(self, suffix: str) -> tuple[Variable, ...]:
+        """Take a list in parentheses, if there is one; names get a suffix."""
+        found: list[Variable] = []
+        if self.cursor.accept("("):
+            while not self.cursor.accept(")"):
+                if self.cursor.next.text != ".param":
+                    self.cursor.fail(f"{self.cursor.next.text!r} where a '.param' is expected")
+                variable = declarations.variable(self.cursor)
+                unique = variable.name + suffix
+                self.scopes[0].found[variable.name] = Symbol(unique)
+                found.append(dataclasses.replace(variable, name=unique))
+                self.cursor.accept(",")
+        return tuple(found)
+
+    def _body(self) -> None:
+        """Take all between two braces."""
+        self._open()
+        while len(self.scopes) > 1:
+            self._statement()
+        for label in self.labels:
+            self.labels[label] = min(self.labels[label], len(self.instructions))
+
     def _directives(self) -> dict[str, tuple[int, ...]]:
         limits: dict[str, tuple[int, ...]] = {}
-        while self.cursor.next.text != "{":
+        while self.cursor.next.text not in ("{", ";"):
             name, values = self.cursor.word(), []
             while self.cursor.next.kind in ("number", "string") or self.cursor.next.text == ",":
                 token = self.cursor.take()
@@ -151,7 +196,11 @@ class _KernelParser:
     def _open(self) -> None:
         """Enter a scope: its labels are known from its start, as branches may go forward."""
         opening = self.cursor.expect("{")
-        suffix = "" if len(self.scopes) == 1 else f"@{opening.line}.{opening.start}"
+        suffix = (
+            ""
+            if self.named_plainly and len(self.scopes) == 1
+            else f"@{opening.line}.{opening.start}"
+        )
         scope, depth, at, tokens = _Scope(suffix, {}), 1, self.cursor.at, self.cursor.tokens
         while depth and at < len(tokens):
             text = tokens[at].text
@@ -206,7 +255,7 @@ class _KernelParser:
 
     def _declare(self, ptx_type: str, names: list[str]) -> None:
         for name in names:
-            register = Register(name, len(self.registers), ptx_type)
+            register = Register(name, self.first_slot + len(self.registers), ptx_type)
             self.registers.append(register)
             self.scopes[-1].found[name] = register
 

@@ -119,10 +119,11 @@ class Places:
         space = space.partition("::")[0]
         base = _WINDOWS.get(space, 0) if address >> _WINDOW_SHIFT else 0
         if space == "local":
-            return self._local_of(warp), base, space
+            return self.local_of(warp), base, space
         return (self.param if space == "param" else self.const), base, space
 
-    def _local_of(self, warp: Warp) -> Region:
+    def local_of(self, warp: Warp) -> Region:
+        """A warp's local memory, one lane's after the other's."""
         region = self._local.get(warp.agent)
         if region is None:
             size = -(-self.local_bytes // 16) * 16 * WARP_LANES

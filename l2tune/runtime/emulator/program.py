@@ -146,18 +146,51 @@ class Variable:
 
 
 @dataclasses.dataclass(frozen=True)
+class Function:
+    """A `.func`.
+
+    Attributes:
+        name: As calls name it.
+        params: In order, each with a name that is unique in the module.
+        results: Likewise.
+        registers: Its own; no other function of the module has the same slots.
+        variables: Of its scope; those in local and parameter space lie in its frame.
+        instructions: In order.
+        labels: Index of the instruction after each label, in these instructions.
+        start: Index of its first instruction among those of a kernel that it is linked to.
+    """
+
+    name: str
+    params: tuple[Variable, ...]
+    results: tuple[Variable, ...]
+    registers: tuple[Register, ...]
+    variables: tuple[Variable, ...]
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+    start: int = 0
+
+    @property
+    def in_frame(self) -> tuple[Variable, ...]:
+        """What each of its calls has of its own."""
+        own = [v for v in self.variables if v.space in ("local", "param")]
+        return (*self.params, *self.results, *own)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Kernel:
-    """An `.entry` function.
+    """An `.entry` function, with the functions that it calls (`linker`); equal to itself alone.
 
     Attributes:
         name: Entry name.
         params: In order; `.b8 x[128]` parameters are tensor maps.
         registers: Every register by slot.
         variables: Shared and local variables of its scope; module variables are in `Module`.
-        instructions: In order; a branch target is an index.
+        instructions: In order, those of functions first; a branch target is an index.
         labels: Index of the instruction after each label.
         max_threads: `.maxntid`, product, or 0.
         cluster: `.reqnctapercluster`, or None.
+        start: Index of its own first instruction.
+        functions: That it calls, directly or not, by name.
     """
 
     name: str
@@ -168,6 +201,8 @@ class Kernel:
     labels: dict[str, int]
     max_threads: int = 0
     cluster: tuple[int, int, int] | None = None
+    start: int = 0
+    functions: dict[str, Function] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ The model, the same for shared memory and for global memory within a launch:
 - Atomic accesses never race with each other, and order what their location links: each acquires
   what earlier ones released and releases in turn, whatever its `.sem`, since the fences that
   make relaxed ones do so are not followed.
+- Launches before this one are one agent more, the last. A warp of a programmatic dependent launch
+  knows of them from `griddepcontrol.wait` on, and others from it, as of any agent (`earlier`).
 
 It errs towards silence: operations of one engine are taken to complete in the order of their
 issue, and lanes of a warp never race with each other.
@@ -54,7 +56,7 @@ class Ticket:
     known: Stamp
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True)  # not frozen: made for every access, and that takes longer
 class Accessor:
     """Who touches memory, as a shadow needs to know it.
 
@@ -75,6 +77,11 @@ class Accessor:
     def lacks_fence(self, earlier: "Conflict") -> bool:
         """Whether it is ordered after an access whose effect its proxy does not see."""
         return bool(self.ordered[earlier.agent] >= earlier.time)
+
+    @property
+    def waited(self) -> bool:
+        """Whether the launches before this one have ended."""
+        return bool(self.ordered[-1])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,6 +105,7 @@ class Clocks:
     """What every agent of a launch knows. A warp's agent is a multiple of 5; its engines follow.
 
     Attributes:
+        count: Warps and engines; the launches before this one come after them.
         known: By agent, while its block runs.
         places: Block index and warp by warp agent, for messages.
     """
@@ -111,7 +119,7 @@ class Clocks:
 
     def start(self, agent: int, block: tuple[int, int, int], warp: int) -> None:
         """Begin a warp, which knows nothing of others."""
-        self.known[agent] = np.zeros((2, self.count), dtype=np.int64)
+        self.known[agent] = np.zeros((2, self.count + 1), dtype=np.int64)
         self.known[agent][0, agent] = 1
         self.places[agent] = (block, warp)
 
@@ -143,6 +151,10 @@ class Clocks:
             known = self.known[agent]
             known[:] = total
             known[0, agent] += 1
+
+    def wait_for_earlier_launches(self, agent: int) -> None:
+        """Order what a warp does from now on after the launches before this one."""
+        self.known[agent][:, -1] = 1
 
     def fence_proxy_async(self, agent: int) -> None:
         """Show the async proxy a warp's generic writes, and its `cp.async` that it waited for."""
@@ -217,6 +229,14 @@ class Shadow:
             self._cells(unit)[rows] = epoch | _ATOMIC if by.atomic else epoch
             self._last_write[by.agent - self._agents.start] = by.time
         return conflict
+
+    def touched(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Which bytes were written, and which were read or written: two ``bool[bytes]``."""
+        written = self._writes != 0
+        touched = written.copy()
+        for views in self._reads.values():
+            touched |= views[1].reshape(-1) != 0
+        return written, touched
 
     def unordered(self, known: Stamp, own: range) -> int | None:
         """An agent, other than `own`, of an access that `known` does not cover; None if none."""

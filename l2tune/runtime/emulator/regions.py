@@ -5,10 +5,13 @@ A region answers for what lies inside it; which region an address belongs to is 
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from l2tune.runtime.emulator.earlier import Access, Earlier
 from l2tune.runtime.emulator.findings import Fault
 from l2tune.runtime.emulator.races import Accessor, Conflict, Shadow
 
@@ -35,6 +38,7 @@ class Region:
         data: Its bytes; a caller's own array in the case of global memory.
         written: 1 for each byte that holds a value; None where all do.
         shadow: Who touched it in this launch; None where nothing can race.
+        earlier: What launches that may still run do to it; None where all have ended.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Region:
         self.size_bytes = data.size
         self.written = written
         self.shadow = shadow
+        self.earlier: Earlier | None = None
         self._views: dict[int, Array] = {}
         self._written_views: dict[int, Array] = {}
 
@@ -61,32 +66,39 @@ class Region:
         Raises:
             EmulationStopped: If a byte holds no value, or a write is not ordered before this.
         """
-        if self.written is not None and self._written(unit).take(rows, axis=0).min(initial=1) == 0:
-            self._stop_unwritten(warp, mask, rows, unit)
+        if self.earlier is not None and not by.waited:
+            self._check_earlier(warp, mask, rows, unit, "read")
         if self.shadow is not None:
             conflict = self.shadow.read(rows, unit, by)
             if conflict is not None:
                 lanes = _lane(mask, rows, conflict.byte // unit)
                 self._stop_conflict(warp, lanes, conflict, by, "read")
+        if self.written is not None and self._written(unit).take(rows, axis=0).min(initial=1) == 0:
+            self._stop_unwritten(warp, mask, rows, unit)
         return self._units(unit).take(rows).view(np.uint8).reshape(len(rows), unit)
 
-    def store(self, warp: Warp, mask: Lanes | None, rows: Array, data: Array, by: Accessor) -> None:
-        """Write `uint8[rows, unit]` by row.
+    def claim(self, warp: Warp, mask: Lanes | None, rows: Array, unit: int, by: Accessor) -> None:
+        """Note a write by row. Who does not wait for it must not touch these bytes any more.
 
         Raises:
             EmulationStopped: If the region is read-only, or an access is not ordered before this.
         """
-        unit = data.shape[-1]
         if self.kind in _READ_ONLY:
             fault = Fault.WRITE_TO_INPUT if self.kind == "input" else Fault.INVALID_USE
             address = self.base + int(rows[0]) * unit
             message = f"{self.name} is {_READ_ONLY[self.kind]} and may not be written"
             warp.stop(fault, message, _lane(mask, rows, int(rows[0])), address=address)
+        if self.earlier is not None and not by.waited:
+            self._check_earlier(warp, mask, rows, unit, "write")
         if self.shadow is not None:
             conflict = self.shadow.write(rows, unit, by)
             if conflict is not None:
                 lanes = _lane(mask, rows, conflict.byte // unit)
                 self._stop_conflict(warp, lanes, conflict, by, "write")
+
+    def put(self, rows: Array, data: Array) -> None:
+        """Store `uint8[rows, unit]` by row, where a write has been noted."""
+        unit = data.shape[-1]
         self._units(unit)[rows] = np.ascontiguousarray(data).view(_UNITS[unit]).reshape(-1)
         if self.written is not None:
             self._written(unit)[rows] = 1
@@ -116,6 +128,22 @@ class Region:
             address=self.base + offset,
         )
 
+    def _check_earlier(
+        self, warp: Warp, mask: Lanes | None, rows: Array, unit: int, what: Access
+    ) -> None:
+        """Stop if a launch that may still run touches the same bytes."""
+        assert self.earlier is not None
+        byte = self.earlier.conflict(rows, unit, what)
+        if byte is not None:
+            theirs = "write" if what == "read" else "use"
+            warp.stop(
+                Fault.IGNORES_DEPENDENCY,
+                f"byte {byte} of {self.name}: the {what} comes before griddepcontrol.wait, and an"
+                f" earlier launch may still {theirs} it",
+                _lane(mask, rows, byte // unit),
+                address=self.base + byte,
+            )
+
     def _stop_conflict(
         self, warp: Warp, mask: Lanes | None, conflict: Conflict, by: Accessor, what: str
     ) -> None:
@@ -129,6 +157,37 @@ class Region:
             fault = Fault.MISSING_PROXY_FENCE
             message = f"{where}: {here} needs a fence.proxy.async after the {earlier}"
         warp.stop(fault, message, mask, address=self.base + conflict.byte)
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """A write under way: its place is taken, its bytes are to come.
+
+    Attributes:
+        region: Where.
+        rows: By which units it is made up.
+        unit: Their bytes.
+        by: Who writes.
+    """
+
+    region: Region
+    rows: Array
+    unit: int
+    by: Accessor
+
+    def fill(self, data: Array, part: Array | slice = slice(None)) -> None:
+        """Store the bytes, or those of a part of the rows."""
+        self.region.put(self.rows[part], data.reshape(-1, self.unit))
+
+    def update(self, warp: Warp, change: Callable[[Array], Array]) -> None:
+        """Store what `change` makes of the bytes there, `uint8[rows, unit]`; of atomic writes.
+
+        Raises:
+            EmulationStopped: If a byte there holds no value.
+        """
+        self.region.put(
+            self.rows, change(self.region.load(warp, None, self.rows, self.unit, self.by))
+        )
 
 
 def _lane(mask: Lanes | None, rows: Array, row: int) -> Lanes | None:

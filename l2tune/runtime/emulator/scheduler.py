@@ -1,4 +1,4 @@
-"""Which warp runs next, and what happens when none can: late completions, or a deadlock.
+"""Which warp runs next, and what happens when none can: late completions, a deadlock, a livelock.
 
 Asynchronous operations complete as late as possible, so that a missing wait meets memory that is
 not filled yet: one, the oldest, each time every warp waits, and one now and then while warps spin.
@@ -12,6 +12,7 @@ from typing import Protocol
 
 from l2tune.runtime.emulator.execution import Execution
 from l2tune.runtime.emulator.findings import Fault
+from l2tune.runtime.emulator.livelock import Watch
 from l2tune.runtime.emulator.program import Instruction
 from l2tune.runtime.emulator.warp import Warp
 
@@ -41,7 +42,7 @@ class Scheduler:
 
     def __init__(
         self, execution: Execution, pending: list[Pending], *, seed: int | None, budget: int,
-        on_steps: Callable[[int], None],
+        on_steps: Callable[[int], None], changes: Callable[[], int],
     ) -> None:  # fmt: skip
         """Run warps in order, or, with a seed, in random order and for random stretches.
 
@@ -51,11 +52,13 @@ class Scheduler:
             seed: Of the order; None for each in turn.
             budget: Instructions that all warps of the launch may execute.
             on_steps: Told of every stretch's instructions.
+            changes: How often anything that warps share has changed.
         """
         self._execution, self._pending = execution, pending
         self._random = None if seed is None else random.Random(seed)
         self._left = budget
-        self._on_steps = on_steps
+        self._on_steps, self._changes = on_steps, changes
+        self._delivered = 0
 
     def run(self, warps: list[Warp]) -> None:
         """Run warps until all have exited.
@@ -64,7 +67,7 @@ class Scheduler:
             EmulationStopped: At a finding, a deadlock, or when the budget is spent.
         """
         live = list(warps)
-        rounds = 0
+        rounds, watch = 0, Watch()
         while live:
             if self._random is not None:
                 self._random.shuffle(live)
@@ -76,6 +79,8 @@ class Scheduler:
             if live and rounds > _PATIENCE_ROUNDS:
                 self._deliver(live, stuck=stuck)
                 rounds = 0
+            if watch.goes_round(live, self._changes() + self._delivered) and not self._pending:
+                _stop_spinning(live)
 
     def _stretch(self, warp: Warp) -> int:
         quantum = _QUANTUM if self._random is None else self._random.randint(1, _QUANTUM)
@@ -88,10 +93,19 @@ class Scheduler:
 
     def _deliver(self, live: list[Warp], *, stuck: bool) -> None:
         if self._pending:
+            self._delivered += 1
             self._pending.pop(0).complete()
             return
         if stuck and all(warp.waiting is not None for warp in live):
             _stop_stuck(live)
+
+
+def _stop_spinning(warps: list[Warp]) -> None:
+    """Report that warps go round for ever, at one that does not merely wait."""
+    spinning = [warp for warp in warps if warp.waiting is None]
+    if spinning:
+        message = f"{len(spinning)} warps go round for ever: what they look at changes no more"
+        spinning[0].stop(Fault.STEP_BUDGET, message, spinning[0].group)
 
 
 def _stop_stuck(warps: list[Warp]) -> None:

@@ -10,7 +10,7 @@ from l2tune.runtime.emulator.warp import Lanes
 _BANK_BYTES = 4
 _BANKS = 32
 _SECTOR_BYTES = 32
-_ALL_UP_TO = 16
+_ALL_UP_TO = 4
 _THEN_EVERY = 16
 
 
@@ -22,7 +22,7 @@ class AccessCount:
         text: The instruction.
         space: `shared` or `global`.
         executed: Times that a warp executed it.
-        measured: Of these, how many were measured: the first 16, then every 16th.
+        measured: Of these, how many were measured: the first 4, then every 16th.
         ideal: Passes (shared) or sectors (global) that the measured ones needed at least.
         taken: Those that they took.
     """

@@ -91,21 +91,25 @@ class Warp:
         pc: Next instruction of the lanes that do not run now (`execution`).
         alive: Lanes that have not exited and exist (the last warp of a block may be partial).
         in_flight: Slots of registers that an unfinished `wgmma` will write or still reads.
+        frame: Where in local memory each lane's frame starts: 0 in the kernel, more in functions.
+        calls: Each lane's calls, the innermost last (`calls`).
     """
 
     def __init__(self, block: Block, index: int, agent: int, slots: int, lanes: int) -> None:
         self.block, self.index, self.agent = block, index, agent
         self.registers: list[Lanes | None] = [None] * slots
         self.defined: list[Lanes | None] = [None] * slots  # lanes written so far; FULL when all
-        self.pc = np.zeros(WARP_LANES, dtype=np.int64)
+        self.pc = np.full(WARP_LANES, block.kernel.start)
         self.alive = np.arange(WARP_LANES) < lanes
-        self.at, self.limit = 0, NOWHERE
+        self.at, self.limit = block.kernel.start, NOWHERE
         self.group = FULL if lanes == WARP_LANES else self.alive
         self.waiting: Wait | None = None  # why it stands still
         self.specials: dict[str, Lanes] = {}  # special registers that never change
         self.in_flight: dict[int, str] = {}
         self.instruction: Instruction | None = None  # the one being executed
         self.carry: Lanes = np.zeros(WARP_LANES, dtype=bool)  # CC.CF, of `add.cc` and its like
+        self.frame: Lanes = np.zeros(WARP_LANES, dtype=np.uint64)
+        self.calls: list[list[Any]] = [[] for _ in range(WARP_LANES)]
         self.tensor: Any = None  # state of wgmma groups (ops.wgmma)
         self.copies: Any = None  # state of cp.async groups and bulk groups (ops.cp_async, ops.bulk)
 

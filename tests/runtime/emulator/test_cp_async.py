@@ -64,8 +64,8 @@ def groups(pending, offset, rest="cp.async.wait_all;"):
 def test_wait_group_leaves_the_newest_groups_under_way():
     launch(groups(1, 0), (SOURCE, "input"))
     launch(groups(0, 512), (SOURCE, "input"))
-    assert fault(groups(1, 512), (SOURCE, "input")) is Fault.UNINITIALISED
-    assert fault(groups(2, 0), (SOURCE, "input")) is Fault.UNINITIALISED
+    assert fault(groups(1, 512), (SOURCE, "input")) is Fault.SHARED_RACE
+    assert fault(groups(2, 0), (SOURCE, "input")) is Fault.SHARED_RACE
 
 
 def test_a_copy_under_way_when_the_kernel_ends_harms_nobody():

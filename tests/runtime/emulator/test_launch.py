@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from emulated_seeds import compiled, is_right, run
 from samples import CONTRACT, cuda_file
-from seeds import MMA, TRITON, WGMMA
+from seeds import MMA, TRITON, WGMMA, WGMMA_SPLIT
 
 from l2tune import compile  # noqa: A004
 from l2tune.runtime.emulator.findings import EmulationStopped, Fault
@@ -67,6 +67,16 @@ def test_wgmma_fed_by_tma_is_right(values, layout, cache):
 def test_wgmma_is_right_whatever_the_order_of_the_warps(order, cache):
     built = compiled("sm90a/wgmma_persistent", {**WGMMA, "CLUSTER": 2}, cache)
     assert is_right(run(built, m=256, n=128, k=320, align=16, sms=2, warp_order=order))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "values", [{"SPLIT": 4}, {"ROWS": 2, "COLS": 2}, {"SPLIT": 2, "ROWS": 2}, {"TILE_N": 16}]
+)
+def test_clusters_that_share_out_k_and_operands_are_right(values, layout, cache):
+    picks = {**WGMMA_SPLIT, "SPLIT": 1, "STAGES": 2, **values}
+    built = compiled("sm90a/wgmma_split", picks, cache, layout=layout)
+    assert is_right(run(built, m=136, n=72, k=264, align=16, batch=2, sms=2))
 
 
 def test_a_triton_kernel_is_right(cache):

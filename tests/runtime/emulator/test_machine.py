@@ -151,6 +151,42 @@ def test_an_endless_loop_spends_the_budget():
     execute("add.u32 %r0, %r0, 1;" * 50, step_budget=60)
 
 
+SPINS = ["ld.volatile.global.u32 %r1, [%a0];", "atom.global.cas.b32 %r1, [%a0], 7, 8;"]
+
+
+@pytest.mark.parametrize("look", SPINS)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_warps_that_look_for_ever_at_what_nobody_changes_are_stopped_soon(look, seed):
+    flag = np.full(1, 5, np.uint32)
+    body = "setp.lt.u32 %p0, %r0, 32; @!%p0 bra join; again: nanosleep.u32 20;" + look
+    body += "setp.eq.u32 %p1, %r1, 5; @%p1 bra again; join: bar.sync 0;"
+    launched = machine(body, flag, block=(64, 1, 1), seed=seed)
+    with pytest.raises(EmulationStopped) as stopped:
+        launched.run()
+    assert stopped.value.finding.fault is Fault.STEP_BUDGET
+    assert "1 warps go round for ever" in stopped.value.finding.message
+    assert launched.statistics.steps < 100_000
+
+
+@pytest.mark.parametrize("look", SPINS)
+@pytest.mark.parametrize(
+    "last", ["atom.global.exch.b32 %r3, [%a0], 1;", "st.volatile.global.u32 [%a0], 1;"]
+)
+def test_a_warp_may_look_long_at_what_another_changes_late(look, last):
+    flag = np.full(1, 5, np.uint32)
+    body = "setp.eq.u32 %p0, %r0, 32; @%p0 bra other; setp.ne.u32 %p0, %r0, 0; @%p0 bra join;"
+    body += "again:" + look + "setp.eq.u32 %p1, %r1, 5; @%p1 bra again; bra join;"
+    body += "other: mov.u32 %r2, 0; count: add.u32 %r2, %r2, 1; setp.lt.u32 %p2, %r2, 2000;"
+    body += "@%p2 bra count;" + last + "join: bar.sync 0;"
+    execute(body, flag, block=(64, 1, 1))
+    assert flag[0] == 1
+
+
+def test_a_loop_that_watches_the_clock_is_not_called_endless():
+    body = "mov.u32 %r1, %clock; again: mov.u32 %r2, %clock; sub.u32 %r3, %r2, %r1;"
+    execute(body + "setp.lt.u32 %p0, %r3, 20000; mov.u32 %r2, 0; mov.u32 %r3, 0; @%p0 bra again;")
+
+
 @pytest.mark.parametrize(
     "asked",
     [{"block": (1025, 1, 1)}, {"smem_bytes": 232449}, {"grid": (3, 1, 1), "cluster": (2, 1, 1)}],

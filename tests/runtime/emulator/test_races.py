@@ -133,6 +133,20 @@ def test_a_bulk_load_over_a_tile_waits_for_its_readers(order):
     assert result == (None if order else Fault.SHARED_RACE)
 
 
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [("ld.shared.u32 %r1, [%r2];", Fault.SHARED_RACE),
+     ("st.shared.u32 [%r2], 0;", Fault.SHARED_RACE),
+     ("ld.shared.u32 %r1, [%r2+256];", None)],
+)  # fmt: skip
+def test_a_tile_belongs_to_its_copy_from_issue_to_completion(access, expected):
+    variables = TILE.replace("[256]", "[512]")
+    body = INIT + OWN + "st.shared.u32 [%r2+256], %r0; st.shared.u32 [%r2], %r0;"
+    body += "fence.proxy.async; bar.sync 0;" + LOAD + "{} " + WAIT.format(0) + "{}"
+    assert found(body.format(access, ""), source(), variables=variables) is expected
+    assert found(body.format("", access), source(), variables=variables) is None
+
+
 STORE = (
     "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%a0], [tile], 256;"
     "@%p0 cp.async.bulk.commit_group;"

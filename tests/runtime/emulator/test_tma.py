@@ -262,7 +262,7 @@ def test_a_multicast_load_fills_every_block_named_and_tells_its_mbarrier():
         (LOAD.format(size=1024, rank=2, to=0, at="0, 0"), Fault.UNFINISHED_ASYNC),
         (LOAD.format(size=1024, rank=3, to=0, at="0, 0, 0"), Fault.INVALID_USE),
         (LOAD.format(size=1024, rank=2, to=0, at="0, 0") + "ld.shared.b32 %r9, [0];",
-         Fault.UNINITIALISED),
+         Fault.SHARED_RACE),
         (LOAD.format(size=1024, rank=2, to=0, at="0, 0") + WAIT + "ld.shared.b32 %r9, [0];", None),
         (LOAD.format(size=1024, rank=2, to=0, at="0, 0").replace("[16384];", "[8192];"),
          Fault.INVALID_USE),

@@ -44,7 +44,7 @@ class BulkCopy:
 
 
 class Load(BulkCopy):
-    """A copy into the shared memory of one or more blocks."""
+    """A copy into the shared memory of one or more blocks, taken to write from its start on."""
 
     harmless = False
 
@@ -53,17 +53,19 @@ class Load(BulkCopy):
         targets: list[tuple[Block, Mbarrier]],
     ) -> None:  # fmt: skip
         super().__init__(warp, lane)
-        self._data, self._offsets, self._targets = fetch(self), offsets, targets
+        self._data, size = fetch(self), CHUNK_BYTES
+        self._targets = [
+            (self._memory.claim_shared(warp, block, offsets, size, ticket=self.ticket), barrier)
+            for block, barrier in targets
+        ]
 
     def complete(self) -> None:
         """Write the bytes everywhere, and tell the mbarriers."""
         clocks = self._warp.block.machine.clocks
         known = clocks.finished(self.ticket, proxy="async")
         with executing(self._warp, self.instruction):
-            for block, barrier in self._targets:
-                self._memory.write_shared(
-                    self._warp, block, self._offsets, self._data, ticket=self.ticket
-                )
+            for claim, barrier in self._targets:
+                claim.fill(self._data)
                 barrier.deliver(self._warp, self._data.size, known)
         discard(self._warp.block.machine, self)
 

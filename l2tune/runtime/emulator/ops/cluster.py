@@ -146,6 +146,12 @@ def _getctarank(instruction: Instruction, kernel: Kernel) -> Step:
     return step
 
 
+def _griddepcontrol(instruction: Instruction, kernel: Kernel) -> Step:
+    if instruction.modifiers[0] != "wait":
+        return lambda warp, mask: None
+    return lambda warp, mask: warp.block.machine.clocks.wait_for_earlier_launches(warp.agent)
+
+
 def _setmaxnreg(instruction: Instruction, kernel: Kernel) -> Step:
     """At first every thread has what an even share of the file allows, as `maxntid` makes it."""
     operand, increases = instruction.operands[0], instruction.modifiers[0] == "inc"
@@ -177,6 +183,6 @@ BUILDERS = {
     "barrier": _build_barrier,
     "mapa": _mapa,
     "getctarank": _getctarank,
-    "griddepcontrol": lambda instruction, kernel: lambda warp, mask: None,
+    "griddepcontrol": _griddepcontrol,
     "setmaxnreg": _setmaxnreg,
 }

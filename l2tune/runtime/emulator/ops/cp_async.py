@@ -1,7 +1,8 @@
 """`cp.async`: copies of 4 to 16 bytes from global to shared memory, a chunk a lane.
 
-The source is read when the copy is issued, since that is where a bad address belongs; the bytes
-arrive only when a wait asks for them. Bulk copies, whose names start alike, are in `bulk`.
+The source is read when the copy is issued, since that is where a bad address belongs. From then on
+its destination counts as being written, and the bytes arrive only when a wait asks for them. Bulk
+copies, whose names start alike, are in `bulk`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from l2tune.runtime.emulator.findings import Fault
 from l2tune.runtime.emulator.operands import address, reader
-from l2tune.runtime.emulator.ops.groups import copies_of, discard, executing
+from l2tune.runtime.emulator.ops.groups import copies_of, discard
 from l2tune.runtime.emulator.ops.mbarrier_state import Mbarrier, find_mbarrier
 from l2tune.runtime.emulator.program import (
     WARP_LANES,
@@ -50,23 +51,23 @@ class Copy:
 
     def __init__(self, warp: Warp, mask: Lanes, target: Lanes, data: Lanes, space: str) -> None:
         self.lanes, self.arriving = mask.copy(), mask.copy()
-        self._warp, self._target, self._data, self._space = warp, target, data, space
+        self._warp, self._mask, self._data = warp, mask.copy(), data
         self.instruction = warp.instruction
-        self.ticket = warp.block.machine.clocks.issue(warp.agent, "copy")
+        machine = warp.block.machine
+        self.ticket = machine.clocks.issue(warp.agent, "copy")
+        self._claim = machine.memory.claim(
+            warp, mask, space, target, data.shape[1], ticket=self.ticket
+        )
 
     def arrive(self, lanes: Lanes) -> None:
         """Write the chunks of some lanes, unless they are there."""
         lanes = lanes & self.arriving
         if not lanes.any():
             return
-        warp = self._warp
-        with executing(warp, self.instruction):
-            warp.block.machine.memory.store(
-                warp, lanes, self._space, self._target, self._data, ticket=self.ticket
-            )
+        self._claim.fill(self._data[lanes], lanes[self._mask])
         self.arriving &= ~lanes
         if not self.arriving.any():
-            discard(warp.block.machine, self)
+            discard(self._warp.block.machine, self)
 
     def complete(self) -> None:
         """Write all that is left."""

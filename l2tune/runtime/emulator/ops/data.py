@@ -133,6 +133,7 @@ def _ld(instruction: Instruction, kernel: Kernel) -> Step:
         names = [variable.name for variable in kernel.params]
         if source.base.name in names:
             return _ld_param(names.index(source.base.name), source.offset, writes, ptx_type)
+        space = "local"  # a function's parameter or a call's result
     where, dtype = address(source, kernel), raw_dtype(ptx_type)
     element = width_bytes(ptx_type)
     size = element * count
@@ -185,6 +186,8 @@ def _st(instruction: Instruction, kernel: Kernel) -> Step | None:
     raw = "b" + ptx_type[1:] if ptx_type[0] in "us" else ptx_type
     reads = [reader(item, raw, kernel) for item in items(source, count)]
     where = address(target, kernel)
+    if space == "param":
+        space = "local"  # a call's parameter or a function's result
 
     def step(warp: Warp, mask: Lanes) -> None:
         if count == 1:

@@ -69,6 +69,8 @@ def odd_sum(a: Lanes, b: Lanes) -> Lanes:
 
 
 def _to_odd(total: Lanes, error: Lanes) -> Lanes:
+    if not np.count_nonzero(error):
+        return total
     bits = total.view(np.int64)
     lost = (error != 0) & np.isfinite(total) & np.isfinite(error) & ((bits & 1) == 0)
     if not lost.any():
