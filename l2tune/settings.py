@@ -30,6 +30,8 @@ class Settings:
         worker_start_timeout_s: How long a worker process may take to be ready.
         emulator_budget_s: Seconds the emulator may spend on one candidate before what is left of
             its cases is skipped.
+        emulated_gate_budget_s: Seconds the emulator may spend on the whole gate where there is no
+            GPU.
         max_examples: Hypothesis examples for each property of the gate.
     """
 
@@ -41,6 +43,7 @@ class Settings:
     launch_timeout_s: float = 2.0
     worker_start_timeout_s: float = 120.0
     emulator_budget_s: float = 10.0
+    emulated_gate_budget_s: float = 60.0
     max_examples: int = 40
 
 

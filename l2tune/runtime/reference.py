@@ -58,6 +58,53 @@ def error_ratio(
     return worst
 
 
+def split_ratio(
+    a: torch.Tensor, b: torch.Tensor, whole: torch.Tensor,
+    parts: tuple[torch.Tensor, torch.Tensor], *, acc: str = "float32", exact: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """Largest distance of a product from the sum of its halves, over what rounding allows.
+
+    A computed x is within ``e = s + u_out (|X| + s) + underflow`` of its exact X (`error_ratio`),
+    and ``|X| <= |x| + e``, so ``e <= (s + u_out (|x| + s) + underflow) / (1 - u_out)``. The exact
+    halves add up to the exact whole, and so do their ``|a| @ |b|``: the bound is the sum of the
+    three e. For ``|a| @ |b|`` stands the product of the norms of a's rows and b's columns, which is
+    no smaller (Cauchy-Schwarz) and needs no product of matrices.
+
+    Args:
+        a: ``[..., M, K]`` float16 or bfloat16.
+        b: ``[..., K, N]``, likewise.
+        whole: ``[..., M, N]``, the result for a and b.
+        parts: Results for a with the second, and with the first half of its columns set to zero.
+        acc: What products were summed in, `float32` or `float16`.
+        exact: Every partial sum is exact; drops s.
+
+    Returns:
+        A float32 scalar; infinity where one is NaN and should not be. Elements with an infinity
+        are not judged.
+    """
+    out, k = whole.dtype, a.shape[-1]
+    slack = torch.zeros((), device=whole.device)
+    if not exact:
+        rows = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float32)[..., :, None]
+        columns = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float32)[..., None, :]
+        slack = _slack(k, getattr(torch, acc), rows * columns)
+    one, two, three = (x.float() for x in (*parts, whole))
+    sizes = one.abs() + two.abs() + three.abs()
+    unit = _UNIT_ROUNDOFF[out]
+    bound = 2 * slack + unit * (sizes + 2 * slack) + 3 * _underflow(k, out)
+    ratio = (three - (one + two)).abs() * (1 - unit) / bound
+    return torch.where(sizes.isinf(), 0.0, ratio).nan_to_num(nan=torch.inf).max()
+
+
+def _slack(k: int, acc: torch.dtype, magnitude: torch.Tensor) -> torch.Tensor:
+    """What sums of k products may be off by, where `magnitude` is ``|a| @ |b|``."""
+    return _ACC_CONSTANT * (k + _ACC_EXTRA_TERMS) * _UNIT_ROUNDOFF[acc] * magnitude
+
+
+def _underflow(k: int, out: torch.dtype) -> float:
+    return _HALF_SMALLEST[out] + k * 2.0**-126
+
+
 def _as_batch(x: torch.Tensor, dims: int) -> torch.Tensor:
     return x.unsqueeze(0) if x.dim() == 2 else x.reshape(-1, *x.shape[-2:])
 
@@ -69,9 +116,9 @@ def _ratio(
     reference = left @ right
     magnitude = left.abs() @ right.abs()
     got = c.double()
-    terms = 0.0 if exact else _ACC_CONSTANT * (left.shape[-1] + _ACC_EXTRA_TERMS)
-    slack = terms * _UNIT_ROUNDOFF[acc_dtype] * magnitude
-    underflow = _HALF_SMALLEST[out] + left.shape[-1] * 2.0**-126
+    k = left.shape[-1]
+    slack = _slack(k, acc_dtype, 0.0 * magnitude if exact else magnitude)
+    underflow = _underflow(k, out)
     bound = slack + _UNIT_ROUNDOFF[out] * (reference.abs() + slack) + underflow
     ratio = (got - reference).abs() / bound
     # A value past the overflow threshold must be infinite; within the slack of it, either may be.

@@ -86,6 +86,10 @@ class Worker:
     """A worker process for one GPU, replaced by a waiting spare whenever it dies.
 
     Use as a context manager; leaving it ends the processes.
+
+    Attributes:
+        device: Index of the GPU, or `NO_GPU`.
+        generation: How many processes have been current so far.
     """
 
     def __init__(self, *, device: int = 0, spares: int = 1) -> None:
@@ -95,7 +99,7 @@ class Worker:
             device: Index of the GPU, or `NO_GPU` for work that needs none.
             spares: Processes that wait with a live context, so that a fault costs under a second.
         """
-        self._device = device
+        self.device = device
         self._waiting = [_Process(device) for _ in range(spares + 1)]
         self._current: _Process | None = None
         self.generation = 0
@@ -161,8 +165,8 @@ class Worker:
 
     def _ready_process(self) -> _Process:
         if self._current is None or not self._current.alive:
-            process = self._waiting.pop(0) if self._waiting else _Process(self._device)
-            self._waiting.append(_Process(self._device))
+            process = self._waiting.pop(0) if self._waiting else _Process(self.device)
+            self._waiting.append(_Process(self.device))
             limit = time.monotonic() + settings.current().worker_start_timeout_s
             try:
                 kind, value = process.receive(limit, "starting a worker")

@@ -5,6 +5,17 @@ checks.
 """
 
 from l2tune.verify.emulated import emulate
-from l2tune.verify.gate import QUICK_CHECKS, check_contract, check_resources, screen, verify
+from l2tune.verify.gate import (
+    KERNEL_CHECKS,
+    KEY_CHECKS,
+    QUICK_CHECKS,
+    check_contract,
+    check_resources,
+    screen,
+    verify,
+)
 
-__all__ = ["QUICK_CHECKS", "check_contract", "check_resources", "emulate", "screen", "verify"]
+__all__ = [
+    "KERNEL_CHECKS", "KEY_CHECKS", "QUICK_CHECKS",
+    "check_contract", "check_resources", "emulate", "screen", "verify",
+]  # fmt: skip

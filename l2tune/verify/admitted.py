@@ -9,6 +9,9 @@ from l2tune.verify.case import Case
 _MULTIPLES = (1, 8, 16, 32, 64, 128, 256)
 _MAX_ELEMENTS = 1 << 21
 _MAX_PRODUCTS = 1 << 30
+_SCALED_BATCH = 3
+_ROUNDING = 4
+"""How many times too large a scaled case may still be, where its sizes must be multiples."""
 
 
 def tile_sizes(source: KernelSource) -> tuple[int, ...]:
@@ -21,18 +24,40 @@ def tile_sizes(source: KernelSource) -> tuple[int, ...]:
     return tuple(sorted(size for size in found if size > 0))
 
 
-def repair(case: Case, source: KernelSource, gpu: Gpu) -> Case | None:
+def tile_of(source: KernelSource) -> tuple[int, int, int]:
+    """Extent of the kernel's tile in m, n and k, by its tunables; a usual one without any."""
+    values = source.tunables
+    m, n, k = (
+        values.get(f"TILE_{name}", values.get(f"BLOCK_{name}", usual))
+        for name, usual in (("M", 32), ("N", 32), ("K", 16))
+    )
+    return m, n, k
+
+
+def repair(
+    case: Case, source: KernelSource, gpu: Gpu, *, most_products: int | None = None
+) -> Case | None:
     """The nearest case that the contract admits: padding aligned first, then sizes rounded up.
+
+    Args:
+        case: What is wanted.
+        source: The kernel.
+        gpu: What it is compiled for.
+        most_products: A case of more multiplications is scaled down; where sizes must be multiples
+            it may still have four times as many.
 
     Returns:
         None where none of the attempts is admitted, or the case would be too large to be cheap.
     """
+    limit = 2 * _MAX_PRODUCTS if most_products is None else _ROUNDING * most_products
     for multiple in _MULTIPLES:
         rounded = dataclasses.replace(
             case, **{name: -(-getattr(case, name) // multiple) * multiple for name in "mnk"}
         )
+        if most_products is not None:
+            rounded = _scaled(rounded, most_products, step=max(16, multiple))
         for candidate in (rounded, _aligned(rounded, source.layout), _dense(rounded)):
-            if _cheap(candidate) and source.accepts(candidate.problem(source.layout), gpu):
+            if _cheap(candidate, limit) and source.accepts(candidate.problem(source.layout), gpu):
                 return candidate
     return None
 
@@ -62,7 +87,25 @@ def _dense(case: Case) -> Case:
     return dataclasses.replace(case, pad=(0, 0, 0), offset=(0, 0, 0), gap=0)
 
 
-def _cheap(case: Case) -> bool:
+def _scaled(case: Case, most_products: int, *, step: int) -> Case:
+    """The largest size halved until the case is small enough, its remainder by `step` kept.
+
+    So a size just past a tile stays one.
+    """
+    if case.products > most_products:
+        case = dataclasses.replace(case, batch=min(case.batch, _SCALED_BATCH))
+    while case.products > most_products:
+        name = max("mnk", key=lambda name: getattr(case, name))
+        size = getattr(case, name)
+        if size >= 2 * step:
+            case = dataclasses.replace(case, **{name: size - size // (2 * step) * step})
+        elif case.batch > 1 and case.products > _ROUNDING * most_products:
+            case = dataclasses.replace(case, batch=case.batch - 1)
+        else:
+            break
+    return case
+
+
+def _cheap(case: Case, most_products: int) -> bool:
     largest = max(case.m * case.k, case.k * case.n, case.m * case.n)
-    products = case.m * case.n * case.k * case.batch
-    return largest * case.batch <= 4 * _MAX_ELEMENTS and products <= 2 * _MAX_PRODUCTS
+    return largest * case.batch <= 4 * _MAX_ELEMENTS and case.products <= most_products

@@ -63,6 +63,11 @@ class Case:
             contiguous=int(not any((*self.pad, self.gap))),
         )
 
+    @property
+    def products(self) -> int:
+        """Multiplications that it takes."""
+        return self.m * self.n * self.k * self.batch
+
     def stored(self, layout: str) -> tuple[tuple[int, int], tuple[int, int]]:
         """Rows and columns of a and of b as they lie in memory."""
         a = (self.m, self.k) if layout[0] == "n" else (self.k, self.m)

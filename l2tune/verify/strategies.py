@@ -19,8 +19,18 @@ _LONG_K = (1, 2, 8, 24, 64, 72, 192, 320, 448, 520, 576, 1024, 1096, 2048, 4104)
 
 
 @st.composite
-def cases(draw: st.DrawFn, source: KernelSource, gpu: Gpu, values: tuple[str, ...]) -> Case:
-    """Cases that `source`'s contract admits on `gpu`, with one of the given classes of values."""
+def cases(
+    draw: st.DrawFn,
+    source: KernelSource,
+    gpu: Gpu,
+    values: tuple[str, ...],
+    *,
+    most_products: int | None = None,
+) -> Case:
+    """Cases that `source`'s contract admits on `gpu`, with one of the given classes of values.
+
+    Those of more than `most_products` multiplications are scaled down.
+    """
     tiles = tile_sizes(source)
     size = st.sampled_from(_EDGES + tiles) | st.integers(1, 300) | st.sampled_from(_LARGE)
     depth = st.sampled_from(_LONG_K + tiles) | st.integers(1, 600)
@@ -38,7 +48,7 @@ def cases(draw: st.DrawFn, source: KernelSource, gpu: Gpu, values: tuple[str, ..
         values=draw(st.sampled_from(values)),
         seed=draw(st.integers(0, 2**31 - 1)),
     )
-    admitted = repair(case, source, gpu)
+    admitted = repair(case, source, gpu, most_products=most_products)
     assume(admitted is not None)
     assert admitted is not None  # for the type checker; assume does not return on None
     return admitted

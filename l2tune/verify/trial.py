@@ -1,6 +1,8 @@
 """Runs a kernel on one case and judges what it left behind."""
 
 import dataclasses
+import math
+import time
 
 import torch
 
@@ -13,6 +15,7 @@ from l2tune.spec.kernel import KernelSource
 from l2tune.spec.outcome import Finding
 from l2tune.spec.problem import Problem
 from l2tune.verify import arena
+from l2tune.verify.admitted import repair
 from l2tune.verify.arena import POISON, Arena
 from l2tune.verify.case import Case
 from l2tune.verify.values import is_exact
@@ -43,16 +46,22 @@ class Bench:
         processor: What runs it.
         gpu: What it is compiled for.
         launch_timeout_s: A launch that takes longer is a hang.
+        most_products: Cases of more multiplications are scaled down; None for no limit.
+        deadline: Of the monotonic clock; no further case of a check is begun after it.
         worst_ratio: Largest error over its bound so far.
         examples: Cases tried so far.
+        cut_short: Whether a check left out cases for lack of time.
         case: The case being tried, for a fault that ends the process.
     """
 
     processor: Processor
     gpu: Gpu
     launch_timeout_s: float
+    most_products: int | None = None
+    deadline: float = math.inf
     worst_ratio: float = 0.0
     examples: int = 0
+    cut_short: bool = False
     case: Case | None = None
 
     @property
@@ -69,6 +78,21 @@ class Bench:
     def accepts(self, problem: Problem) -> bool:
         """Whether the contract admits `problem`."""
         return self.source.accepts(problem, self.gpu)
+
+    def begin_check(self, *, deadline: float) -> None:
+        """Count and time from here on."""
+        self.examples, self.worst_ratio = 0, 0.0
+        self.cut_short, self.deadline = False, deadline
+
+    def has_time(self) -> bool:
+        """Whether another case may be begun; the first of a check always may."""
+        late = self.examples > 0 and time.monotonic() > self.deadline
+        self.cut_short = self.cut_short or late
+        return not late
+
+    def admit(self, case: Case) -> Case | None:
+        """The nearest case that the contract admits and that is small enough; None without one."""
+        return repair(case, self.source, self.gpu, most_products=self.most_products)
 
     def build(self, case: Case) -> Arena:
         """Make the case's operands.
@@ -140,9 +164,19 @@ class Bench:
             bound(*pointers, 0 if scratch is None else scratch.data_ptr(), stream)
         except LaunchRefusedError as error:
             raise KernelFailed(Finding.LAUNCH_REFUSED, str(error), case) from error
-        flops = 2.0 * case.m * case.n * case.k * case.batch
-        limit = self.launch_timeout_s + flops / (_SLOWEST_TFLOPS * 1e12)
+        limit = self.launch_timeout_s + 2.0 * case.products / (_SLOWEST_TFLOPS * 1e12)
         self.processor.wait(timeout_s=limit, what=self.source.name)
+
+    def run(
+        self, bound: Bound, operands: Arena, scratch: torch.Tensor | None, case: Case
+    ) -> torch.Tensor:
+        """Launch once more on operands that are there, and return the result."""
+        if scratch is not None and bound.workspace_zeroed:
+            scratch.zero_()
+        operands.poison()
+        self.launch(bound, operands, scratch, case)
+        self.examples += 1
+        return operands.take_result()[0]
 
     def attempt(self, case: Case) -> None:
         """Run the kernel on fresh operands and judge the result.
@@ -215,6 +249,9 @@ class Bench:
             if not bool(again.isnan().any()):
                 detail = "NaN placed outside an operand, or between its rows, reached the result"
                 raise KernelFailed(Finding.READS_OUT_OF_BOUNDS, detail, case)
+        if case.values == "accumulator":
+            detail = f"sums lose terms beside a large one, as float16 accumulation does: {detail}"
+            raise KernelFailed(Finding.HALF_ACCUMULATION, detail, case)
         raise KernelFailed(Finding.WRONG_VALUE, detail, case)
 
 

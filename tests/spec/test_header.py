@@ -86,3 +86,30 @@ def test_the_tables_of_docs_name_every_key_of_the_contract():
     table = documented.split("## Operands")[0]
     for name in {*header.Header.model_fields, *header.Launch.model_fields} - {"where", "tma"}:
         assert f"`{name}`" in table or f"`[{name}]`" in table or f"`[[{name}]]`" in table, name
+
+
+EXPECT = {
+    "a GPU": 'stage = "sandbox"\ncheck = "smoke"\nfinding = "wrong_value"\n',
+    "the emulator": 'emulator = "shared_race"\n',
+    "nobody": "",
+    "a GPU in part": 'stage = "sandbox"\nfinding = "wrong_value"\nemulator = "shared_race"\n',
+}
+
+
+def _expecting(who):
+    return cuda_file(CONTRACT, LAUNCH + "[expect]\nshape = [64, 64, 8]\n" + EXPECT[who])
+
+
+@pytest.mark.parametrize("who", ["a GPU", "the emulator"])
+def test_an_exploit_says_who_refuses_it(who):
+    expect = header.parse(_expecting(who))[1].expect
+    assert expect.shape == (64, 64, 8)
+    assert bool(expect.finding) is (who == "a GPU")
+
+
+@pytest.mark.parametrize(
+    ("who", "said"), [("nobody", "nobody refuses it"), ("a GPU in part", "belong together")]
+)
+def test_an_exploit_that_nobody_refuses_or_only_in_part_is_no_contract(who, said):
+    with pytest.raises(HeaderError, match=said):
+        header.parse(_expecting(who))

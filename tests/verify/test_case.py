@@ -78,6 +78,23 @@ def test_a_contract_that_nothing_meets_repairs_to_none():
     assert repair(Case(8, 8, 8), contract('"m > 1000000"'), H200) is None
 
 
+@given(
+    m=st.integers(1, 5000), n=st.integers(1, 5000), k=st.integers(1, 5000),
+    batch=st.integers(1, 100), requires=st.sampled_from(["", '"m % 64 == 0"']),
+)  # fmt: skip
+def test_a_case_that_is_too_large_is_scaled_down_and_keeps_its_edges(m, n, k, batch, requires):
+    wanted = Case(m, n, k, batch)
+    found = repair(wanted, contract(requires), H200, most_products=1 << 17)
+    assert found.products <= 4 << 17
+    if requires:
+        assert found.m % 64 == 0
+    elif wanted.products <= 1 << 17:
+        assert found == wanted
+    else:
+        assert [x % 16 for x in (found.m, found.n, found.k)] == [m % 16, n % 16, k % 16]
+        assert min(found.m, found.n, found.k) >= min(m, n, k, 16)
+
+
 @pytest.mark.parametrize("seed_id", generate.seed_texts())
 @given(data=st.data(), layout=layouts)
 def test_every_drawn_case_is_inside_the_seeds_contract(seed_id, data, layout):

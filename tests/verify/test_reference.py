@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2tune.runtime.reference import error_ratio
+from l2tune.runtime.reference import error_ratio, split_ratio
 from l2tune.verify.values import CLASSES, draw, is_exact
 
 FINITE = [name for name in CLASSES if name not in ("nonfinite", "largest")]
@@ -124,3 +124,41 @@ def test_batches_that_share_an_operand_are_all_judged():
     assert ratio(a, b, c, exact=True) <= 1.0
     c[2, 7, 6] += 1
     assert ratio(a, b, c, exact=True) > 1.0
+
+
+def halves(a, b, *, block=1):
+    """The product, and those with the second and the first half of a's columns set to zero."""
+    first, second, half = a.clone(), a.clone(), a.shape[-1] // 2
+    first[:, half:], second[:, :half] = 0, 0
+    order = torch.arange(a.shape[-1])
+    whole, *parts = (summed(x, b, order, block=block) for x in (a, first, second))
+    return whole, tuple(parts)
+
+
+@settings(max_examples=20)
+@given(
+    values=st.sampled_from([*FINITE, "largest"]), m=dims, n=dims, k=st.integers(1, 60),
+    dtype=dtypes, seed=seeds, block=st.sampled_from([1, 16]),
+)  # fmt: skip
+def test_honest_halves_add_up_to_the_whole(values, m, n, k, dtype, seed, block):
+    a, b = pair(values, m, n, k, dtype=dtype, seed=seed)
+    whole, parts = halves(a, b, block=block)
+    assert split_ratio(a, b, whole, parts, exact=is_exact(values)).item() <= 1.0
+
+
+@given(k=st.integers(2, 300), seed=seeds)
+def test_one_lost_product_breaks_the_sum_of_the_halves(k, seed):
+    a, b = pair("integers", 8, 8, k, seed=seed)
+    whole, (first, second) = halves(a, b)
+    second[3, 5] -= 1
+    assert split_ratio(a, b, whole, (first, second), exact=True).item() > 1.0
+
+
+def test_halves_lose_a_tile_or_hold_a_nan():
+    a, b = pair("normal", 48, 40, 256)
+    whole, (first, second) = halves(a, b)
+    broken = first.clone()
+    broken[16:, 16:] = 0
+    assert split_ratio(a, b, whole, (broken, second)).item() > 1.0
+    broken[16:, 16:] = torch.nan
+    assert split_ratio(a, b, whole, (broken, second)).item() == torch.inf
