@@ -1,8 +1,5 @@
-"""What scripts/quickstart shows: compiling and emulating, or serving what was tuned."""
+"""Parts of scripts/quickstart that are no commands: compile all seeds, serve what was tuned."""
 
-import os
-import queue
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,14 +13,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 import l2tune
-from l2tune import compile, generate, pipeline, settings, verify  # noqa: A004
+from l2tune import compile, generate, settings, stages, verify  # noqa: A004
 from l2tune.runtime.device import detect
 from l2tune.runtime.reference import error_ratio
-from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.gpu import A100, H200
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Admitted, CheckPassed, Compiled, CompileFailed, Refuted
+from l2tune.spec.outcome import Admitted, Compiled, CompileFailed, Refuted
 from l2tune.store import Artifacts, Registry
 
 console = Console()
@@ -38,20 +34,19 @@ COVERING = [
     (512, 512, 512, 16, "tt", "float16"),  # batched
 ]
 INSTANCES = 2  # of each tiled seed, target and problem: the two best guesses
-EMULATED = (96, 80, 192)  # one instance of each seed, on this and on its edge cases
-PLANTED = [("shared_race", (64, 64, 64)), ("write_past_end", (33, 65, 32))]
 TUNED = [(64, 64, 8192), (1000, 1000, 1000), (4096, 4096, 4096)]
 
 WITHOUT_A_GPU = """
-[bold]No GPU was found, so nothing was run on one.[/bold]
+[bold]No GPU was found, so nothing was run on one, and nothing was timed.[/bold]
 Done here: every seed kernel was screened, held against its contract, compiled for both targets and
-checked for its resources; an instance of each ran on the emulator, on small problems that reach its
-edges; two planted faults were refuted there; [bold]l2tune.matmul[/bold] on CPU tensors was shown to
-be torch.matmul. On a file of yours: `l2tune emulate FILE --shape M N K`, `l2tune verify FILE`.
+checked for its resources; kernels for one small product were run on the emulator and ranked by a
+cost model, and the best was proven there with Hypothesis, stored as an estimate, shown and
+exported; two planted cheats were refuted, each with a counterexample; [bold]l2tune.matmul[/bold] on
+CPU tensors was shown to be torch.matmul. It runs no kernel because of an estimate.
 Not done, because each needs an NVIDIA GPU (compute capability 8.x or 9.0, a driver for CUDA 13):
-  - the rest of the gate: many more cases, at full sizes, on the hardware itself (docs/gate.md)
+  - the gate at full sizes, on the hardware itself (docs/gate.md)
   - timing a kernel beside torch.matmul and the vendor's libraries (docs/measuring.md)
-  - filling the cache: `l2tune tune --shape M N K`
+  - filling the cache with what l2tune.matmul may run
 The same command on a machine with a GPU does all three.
 """
 
@@ -62,7 +57,7 @@ def covering_set() -> Iterator[tuple[GemmKey, KernelSource]]:
         for m, n, k, batch, layout, dtype in COVERING:
             key = GemmKey.dense(m, n, k, gpu=gpu, batch=batch, layout=layout, dtype=dtype)
             for source in generate.candidates(key, per_family=INSTANCES):
-                yield key, pipeline.source_for(source.text, key)
+                yield key, stages.source_for(source.text, key)
 
 
 def build(
@@ -123,71 +118,11 @@ def compile_all() -> int:
     return refused
 
 
-def emulate_seeds() -> int:
-    """Run the best guess of each seed for one small problem on the emulator, two at a time."""
-    key = GemmKey.dense(*EMULATED, gpu=H200)
-    sources = [pipeline.source_for(s.text, key) for s in generate.candidates(key, per_family=1)]
-    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    workers = [Worker(device=NO_GPU, spares=0) for _ in range(min(2, os.cpu_count() or 1))]
-    for worker in workers:
-        idle.put(worker)
-
-    def emulate(source: KernelSource, folder: Path) -> CheckPassed | Refuted | CompileFailed:
-        built = compile.compile_kernel(source, Artifacts(folder))
-        if isinstance(built, CompileFailed):
-            return built
-        worker = idle.get()
-        try:
-            return verify.emulate(worker, built, key, cache_dir=folder, seed=0)
-        finally:
-            idle.put(worker)
-
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(len(workers)) as pool:
-        found = list(pool.map(lambda source: emulate(source, Path(name)), sources))
-    for worker in workers:
-        worker.close()
-    return show_emulated(sources, found)
-
-
-def show_emulated(
-    sources: list[KernelSource], found: list[CheckPassed | Refuted | CompileFailed]
-) -> int:
-    """Print what the emulator said of each seed; how many did not pass."""
-    table = Table(title="Run on the emulator, for sm_90a", box=None, title_justify="left")
-    table.add_column("kernel")
-    table.add_column("runs", justify="right")
-    table.add_column("error / bound", justify="right")
-    failed = 0
-    for source, result in zip(sources, found, strict=True):
-        if isinstance(result, CheckPassed) and result.examples:
-            table.add_row(source.header.id, str(result.examples), f"{result.worst_ratio:.3f}")
-        else:
-            failed += 1
-            console.print(f"[red]{source.name}[/red]: {result}")
-    console.print(table)
-    return failed
-
-
-def refute_planted() -> int:
-    """Show what the emulator says of two faulty kernels; how many of them it lets pass."""
-    passed = 0
-    for name, shape in PLANTED:
-        command = ["emulate", f"tests/exploits/{name}.cu", "--shape", *map(str, shape)]
-        console.print(f"\n[bold]l2tune {' '.join(command)}[/bold]   (a fault was planted here)")
-        done = subprocess.run(
-            [sys.executable, "-m", "l2tune.cli", *command], capture_output=True, text=True,
-            cwd=Path(__file__).resolve().parents[1],
-        )  # fmt: skip
-        console.print(done.stdout + done.stderr, markup=False, highlight=False, soft_wrap=True)
-        passed += done.returncode != 1
-    return passed
-
-
 def without_gpu() -> int:
-    """All that can be shown without a GPU; how much of it failed."""
-    failed = compile_all() + emulate_seeds() + refute_planted() + (not equals_torch_on_cpu())
+    """What closes the story without a GPU; how much of it failed."""
+    failed = not equals_torch_on_cpu()
     console.print(WITHOUT_A_GPU, soft_wrap=True)
-    return int(failed > 0)
+    return int(failed)
 
 
 def equals_torch_on_cpu() -> bool:
@@ -234,5 +169,7 @@ def serve() -> int:
     return int(worst > 1.0)
 
 
+PARTS = {"compile": compile_all, "without-gpu": without_gpu, "serve": serve}
+
 if __name__ == "__main__":
-    sys.exit(serve() if sys.argv[1:] == ["serve"] else without_gpu())
+    sys.exit(min(PARTS[sys.argv[1]](), 1))

@@ -13,13 +13,14 @@ from l2tune.spec.outcome import (
     CheckPassed,
     Compiled,
     Declined,
+    Estimated,
     Interval,
     KernelResources,
     LaunchData,
     Timing,
     Verified,
 )
-from l2tune.spec.record import Record, Tools
+from l2tune.spec.record import EstimatedRecord, Record, Tools
 
 CONTRACT = """\
 id       = "test/naive"
@@ -89,6 +90,17 @@ def record(key: GemmKey, body: str = BODY) -> Record:
         timing=timing(key, verified=verified(key, body)), eager="kernel", graph="kernel"
     )
     return Record(key=key, outcome=outcome, origin=Origin(), tools=TOOLS, created="2026-11-30")
+
+
+def estimated(key: GemmKey, body: str = BODY, us: float = 3.0) -> EstimatedRecord:
+    """A kernel that was never timed."""
+    outcome = Estimated(
+        verified=verified(key, body), estimate_us=us, terms_us={"launch": 2.0, "tensor": us - 2.0},
+        floor_us=2.5,
+    )  # fmt: skip
+    return EstimatedRecord(
+        key=key, outcome=outcome, origin=Origin(), tools=TOOLS, created="2026-11-30"
+    )
 
 
 sizes = st.integers(1, 2**31)

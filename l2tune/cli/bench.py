@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from l2tune import admit, generate, pipeline
+from l2tune import admit, generate, stages
 from l2tune import verify as gate
 from l2tune.cli import keys as options
 from l2tune.cli.output import Json, print_json, progress_bar, say
@@ -97,7 +97,7 @@ def time_again(record: Record, opened: Bench, progress: Progress) -> Record | Re
         progress(f"{key.label}: looking for the best Triton kernel")
         triton = best_triton(key, opened)
     progress(f"{key.label}: timing {verified.compiled.source.name} and the libraries")
-    result = pipeline.confirm(verified, key, opened, triton=triton)
+    result = stages.confirm(verified, key, opened, triton=triton)
     if isinstance(result, Refuted):
         return result
     return record.model_copy(update={"outcome": admit.admit(result)})
@@ -112,7 +112,7 @@ def best_triton(key: GemmKey, opened: Bench) -> Verified | None:
         for source in generate.candidates(key, per_family=_TRITON_INSTANCES)
         if source.backend == "triton"
     ]
-    ranked = pipeline.rank(pipeline.build_all(sources, key, opened), key, opened)
+    ranked = stages.rank(stages.build_all(sources, key, opened), key, opened)
     for candidate in ranked:
         proof = gate.verify(
             opened.worker, candidate, key, cache_dir=opened.cache_dir, seed=opened.seed,

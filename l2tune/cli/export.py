@@ -14,7 +14,7 @@ from l2tune.export import describe, file_stem
 from l2tune.export import export as export_text
 from l2tune.runtime.device import detect
 from l2tune.spec.outcome import Admitted
-from l2tune.spec.record import Record
+from l2tune.spec.record import EstimatedRecord, Record
 from l2tune.store import Registry
 from l2tune.store.files import write_whole
 
@@ -25,21 +25,28 @@ def export(
     ] = Path("exported"),
     key: Annotated[str | None, typer.Option(help="Only the record for this key.")] = None,
     shape: options.Shape = None,
+    estimates: Annotated[
+        bool, typer.Option(help="Those that were estimated without a GPU, and never timed.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write the cache's kernels as self-contained files that build, check and time themselves.
 
     All that beat torch.matmul on this machine's GPU (of any GPU, on a machine without one); or
     those of a key or shape, whether they beat it or not. A JSON file beside each describes it.
+    With --estimates, in their place those that were proven on the emulator; their files say so.
     """
     if key is not None and shape is not None:
         raise typer.BadParameter("needed at most one of --key and --shape")
     asked = key if shape is None else "x".join(map(str, shape))
-    chosen = _choose(asked)
+    registry = Registry(settings.current().cache_dir)
+    chosen = _estimated(asked, registry) if estimates else _choose(asked, registry)
     if not chosen:
+        what = "estimate" if estimates else "kernel"
+        others = "" if estimates else ", --estimates exports what was never timed"
         raise InfrastructureError(
-            f"the cache holds no kernel for {asked or 'this machine'}; `l2tune show` lists what it"
-            " holds, `l2tune tune` makes more"
+            f"the cache holds no {what} for {asked or 'this machine'}; `l2tune show` lists what it"
+            f" holds, `l2tune tune` makes more{others}"
         )
     with progress_bar() as progress:
         written = [
@@ -54,20 +61,24 @@ def export(
         tell(str(path))
 
 
-def _choose(asked: str | None) -> list[Record]:
+def _estimated(asked: str | None, registry: Registry) -> list[Record | EstimatedRecord]:
+    matches = options.matcher(asked)
+    return [record for record in registry.estimates() if matches(record.key)]
+
+
+def _choose(asked: str | None, registry: Registry) -> list[Record | EstimatedRecord]:
     matches = options.matcher(asked)
     gpu = detect()
-    records = Registry(settings.current().cache_dir).records()
-    found = [record for record in records if matches(record.key)]
+    found = [record for record in registry.records() if matches(record.key)]
     if asked is None:
         found = [record for record in found if isinstance(record.outcome, Admitted)]
     if gpu is not None and not (asked or "").startswith("gemm/"):
         found = [record for record in found if record.key.gpu == gpu]
-    return found
+    return list(found)
 
 
-def _write(record: Record, folder: Path) -> Path:
-    backend = record.outcome.timing.verified.compiled.source.backend
+def _write(record: Record | EstimatedRecord, folder: Path) -> Path:
+    backend = record.verified.compiled.source.backend
     path = folder / f"{file_stem(record)}.{'cu' if backend == 'cuda' else 'py'}"
     try:
         folder.mkdir(parents=True, exist_ok=True)

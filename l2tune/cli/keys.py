@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from l2tune.errors import InfrastructureError
 from l2tune.runtime.device import detect
-from l2tune.spec.gpu import Gpu
+from l2tune.spec.gpu import A100, H200, Gpu
 from l2tune.spec.header import sentence
 from l2tune.spec.key import GemmKey
 
@@ -29,6 +29,8 @@ Shapes = Annotated[
 Batch = Annotated[int, typer.Option(help="Independent products.")]
 Layout = Annotated[str, typer.Option(help="nn, nt, tn or tt; t: that operand is transposed.")]
 Dtype = Annotated[str, typer.Option(help="float16 or bfloat16.")]
+PRETENDED = {"h200": H200, "a100": A100}
+"""GPUs whose rates are known, so that times on them can be estimated without one."""
 Device = Annotated[int, typer.Option(help="Index of the GPU.")]
 
 
@@ -41,10 +43,9 @@ def needed_gpu(device: int, *, why: str) -> Gpu:
     gpu = detect(device)
     if gpu is None:
         raise InfrastructureError(
-            f"found no GPU {device}; {why}. Without a GPU, `l2tune verify FILE` and"
-            " `l2tune emulate FILE` run a kernel file on the emulator, `l2tune show` and"
-            " `l2tune export` work on the cache, and scripts/quickstart compiles and emulates"
-            " every seed"
+            f"found no GPU {device}; {why}. Without a GPU, `l2tune tune` estimates, `l2tune verify"
+            " FILE` and `l2tune emulate FILE` run a kernel file on the emulator, and `l2tune show`"
+            " and `l2tune export` work on the cache"
         )
     if gpu.arch is None:
         major, minor = gpu.capability
@@ -53,6 +54,17 @@ def needed_gpu(device: int, *, why: str) -> Gpu:
             " torch.matmul serves it"
         )
     return gpu
+
+
+def pretended_gpu(name: str) -> Gpu:
+    """A GPU to estimate for.
+
+    Raises:
+        BadParameter: If its rates are not known.
+    """
+    if name not in PRETENDED:
+        raise typer.BadParameter(f"--gpu {name}: needed one of {', '.join(PRETENDED)}")
+    return PRETENDED[name]
 
 
 def make_key(gpu: Gpu, m: int, n: int, k: int, **options: Any) -> GemmKey:

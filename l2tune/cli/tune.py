@@ -1,21 +1,32 @@
-"""`l2tune tune`: search for the fastest correct kernel of each key and store it."""
+"""`l2tune tune`: search for the fastest correct kernel of each key and store it.
 
+Where there is no GPU, nothing can be timed: kernels are proven on the emulator, and what a model
+says of their times is stored as estimates, apart from records.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from l2tune.cli import keys as options
 from l2tune.cli.output import Json, print_json, progress_bar, say, tell
-from l2tune.cli.records import print_records
+from l2tune.cli.records import estimate_row, print_estimates, print_records
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.export import results
 from l2tune.pipeline import Bench, Progress
+from l2tune.pipeline import estimate as estimate_key
 from l2tune.pipeline import tune as tune_key
+from l2tune.runtime.device import detect
 from l2tune.runtime.versions import tools
+from l2tune.runtime.worker import NO_GPU
 from l2tune.spec.key import GemmKey
-from l2tune.spec.record import Record
+from l2tune.spec.record import EstimatedRecord, Record
 from l2tune.store import judge
+
+_Found = TypeVar("_Found", Record, EstimatedRecord)
+_Search = Callable[[GemmKey, Progress], _Found]
 
 
 def tune(
@@ -33,45 +44,91 @@ def tune(
     ] = None,
     seed: Annotated[int, typer.Option(help="What every random draw starts from.")] = 0,
     device: options.Device = 0,
+    pretended: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            metavar="h200|a100",
+            help="Use no GPU, and estimate for this one; without a GPU it is h200.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune keys that have a valid record too.")] = False,
     as_json: Json = False,
 ) -> None:
     """Search for the fastest correct kernel of each key, and store it.
 
     Can be stopped and started again: keys with a record that is valid here are not tuned again.
+    Without a GPU, kernels are proven on the emulator and their times estimated, never measured;
+    estimates are stored apart, and l2tune.matmul does not use them.
     """
-    gpu = options.needed_gpu(device, why="tuning times kernels and needs one")
+    if pretended is None and detect(device) is None:
+        pretended = "h200"
+    if pretended is not None:
+        gpu = options.pretended_gpu(pretended)
+    else:
+        gpu = options.needed_gpu(device, why="tuning times kernels and needs one")
     wanted = options.asked_keys(
         gpu, shape=shape, shapes=shapes, grid=grid, batch=batch, layout=layout, dtype=dtype
     )
-    with Bench.open(device=device, seed=seed, budget_s=budget_s) as bench:
-        known = {} if force else valid_records(wanted, bench)
-        found, failed = _tune_all([key for key in wanted if key not in known], bench, results_file)
-    _report(found, known, failed, as_json=as_json)
+    if pretended is not None:
+        if results_file is not None:
+            raise typer.BadParameter("--results takes measured times; estimates go to --json")
+        with Bench.open(device=NO_GPU, seed=seed) as bench:
+            failed = _estimate_all(wanted, bench, force=force, as_json=as_json)
+    else:
+        with Bench.open(device=device, seed=seed, budget_s=budget_s) as bench:
+            failed = _tune_all(wanted, bench, results_file, force=force, as_json=as_json)
+    for said in failed.values():
+        say(said, style="red")
     if failed:
         raise typer.Exit(1)
 
 
-def _report(
-    found: list[Record],
-    known: dict[GemmKey, Record],
-    failed: dict[GemmKey, str],
-    *,
-    as_json: bool,
-) -> None:
+def _tune_all(
+    wanted: list[GemmKey], bench: Bench, results_file: Path | None, *, force: bool, as_json: bool
+) -> dict[GemmKey, str]:
+    """Tune what has no valid record, and report; returns why keys failed."""
+
+    def search(key: GemmKey, progress: Progress) -> Record:
+        record = _tune_one(key, bench, progress)
+        if results_file is not None:
+            results.append(results_file, [record])
+        return record
+
+    known = {} if force else valid_records(wanted, bench)
+    found, failed = _each([key for key in wanted if key not in known], search)
     if as_json:
-        print_json(
-            {
-                "tuned": [results.row(record) for record in found],
-                "skipped": [str(key) for key in known],
-                "failed": [{"key": str(key), "reason": said} for key, said in failed.items()],
-            }
-        )
+        print_json({"tuned": [results.row(record) for record in found], **_rest(known, failed)})
     else:
         print_records("Tuned", [*known.values(), *found])
         tell(f"{len(found)} tuned, {len(known)} already valid, {len(failed)} failed")
-    for said in failed.values():
-        say(said, style="red")
+    return failed
+
+
+def _estimate_all(
+    wanted: list[GemmKey], bench: Bench, *, force: bool, as_json: bool
+) -> dict[GemmKey, str]:
+    """Likewise where nothing can be timed."""
+    known = {} if force else valid_estimates(wanted, bench)
+    found, failed = _each(
+        [key for key in wanted if key not in known],
+        lambda key, progress: estimate_key(key, bench=bench, progress=progress),
+    )
+    if as_json:
+        rows = [estimate_row(record) for record in found]
+        print_json({"estimated": rows, **_rest(known, failed)})
+    else:
+        print_estimates([*known.values(), *found])
+        tell(f"{len(found)} estimated, {len(known)} already valid, {len(failed)} failed")
+        tell("nothing was timed; the same command on a machine with the GPU does that")
+    return failed
+
+
+def _rest(known: dict[GemmKey, Any], failed: dict[GemmKey, str]) -> dict[str, Any]:
+    return {
+        "skipped": [str(key) for key in known],
+        "failed": [{"key": str(key), "reason": said} for key, said in failed.items()],
+    }
 
 
 def valid_records(keys: list[GemmKey], bench: Bench) -> dict[GemmKey, Record]:
@@ -85,23 +142,23 @@ def valid_records(keys: list[GemmKey], bench: Bench) -> dict[GemmKey, Record]:
     }
 
 
-def _tune_all(
-    keys: list[GemmKey], bench: Bench, results_file: Path | None
-) -> tuple[list[Record], dict[GemmKey, str]]:
-    """Tune each key; one that no kernel serves does not stop the rest."""
-    found: list[Record] = []
+def valid_estimates(keys: list[GemmKey], bench: Bench) -> dict[GemmKey, EstimatedRecord]:
+    """The estimates made by the very versions that are installed here."""
+    found = ((key, bench.registry.get_estimate(key)) for key in keys)
+    return {key: record for key, record in found if record is not None and record.tools == tools()}
+
+
+def _each(keys: list[GemmKey], search: _Search[_Found]) -> tuple[list[_Found], dict[GemmKey, str]]:
+    """Search for each key; one that no kernel serves does not stop the rest."""
+    found: list[_Found] = []
     failed: dict[GemmKey, str] = {}
     with progress_bar() as progress:
         task = progress.add_task("starting", total=len(keys))
         for key in keys:
             try:
-                record = _tune_one(key, bench, lambda line: progress.update(task, description=line))
+                found.append(search(key, lambda line: progress.update(task, description=line)))
             except UnsupportedProblemError as error:
                 failed[key] = str(error)
-            else:
-                found.append(record)
-                if results_file is not None:
-                    results.append(results_file, [record])
             progress.advance(task)
     return found, failed
 

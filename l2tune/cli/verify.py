@@ -1,14 +1,12 @@
-"""`l2tune verify FILE`: take one kernel file through the gate, as far as this machine can."""
+"""`l2tune verify FILE`: take one kernel file through the gate, on a GPU or on the emulator."""
 
-import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from l2tune import compile, pipeline, settings  # noqa: A004
-from l2tune import verify as gate
+from l2tune import pipeline
 from l2tune.cli import keys as options
 from l2tune.cli.instance import (
     LONG_DTYPE,
@@ -20,41 +18,25 @@ from l2tune.cli.instance import (
     source_of,
 )
 from l2tune.cli.output import Json, print_json, print_table, progress_bar, tell
-from l2tune.errors import HeaderError
+from l2tune.errors import HeaderError, UnsupportedProblemError
 from l2tune.export import is_export
 from l2tune.runtime.device import detect
+from l2tune.runtime.pool import map_over
 from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.header import Header, parse
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import (
-    Admitted,
-    CheckPassed,
-    Compiled,
-    CompileFailed,
-    Declined,
-    Refuted,
-)
-from l2tune.store import Artifacts
-
-_NEED_GPU = "sandbox, properties, repeat and time"
-_SEED = 0
+from l2tune.spec.outcome import Admitted, CompileFailed, Declined, Refuted, Verified
 
 
 @dataclasses.dataclass(frozen=True)
-class Emulated:
-    """A kernel that went as far as it can without a GPU.
+class NotJudged:
+    """Nothing is said of the kernel; why, in a sentence."""
 
-    Attributes:
-        compiled: The kernel.
-        check: What the emulator tried; no example if it cannot run the kernel.
-    """
-
-    compiled: Compiled
-    check: CheckPassed
+    reason: str
 
 
-Verdict = Emulated | Admitted | Declined | Refuted | CompileFailed
+Verdict = Admitted | Declined | Verified | NotJudged | Refuted | CompileFailed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +58,7 @@ def verify(
     device: options.Device = 0,
     as_json: Json = False,
 ) -> None:
-    """Take a kernel file through the gate: every stage on a GPU, the first four without one.
+    """Take a kernel file through the gate; without a GPU on the emulator, and nothing is timed.
 
     Each dtype and layout that the contract offers is tried. Tunables that `--set` leaves open get
     the first values that the contract admits.
@@ -91,7 +73,7 @@ def verify(
         for one in gpus
         for trial in _trials(*settle(text, values, one, shape), one, layout, dtype)
     ]
-    verdicts = _judge_all(trials, on_gpu=gpu is not None, device=device)
+    verdicts = _judge_all(trials, device=NO_GPU if gpu is None else device)
     data = [_data(trial, verdict) for trial, verdict in zip(trials, verdicts, strict=True)]
     if as_json:
         print_json({"file": str(file), "gpu": gpu and gpu.name, "verdicts": data})
@@ -125,39 +107,23 @@ def _trials(
     return [Trial(text, key) for key in keys]
 
 
-def _judge_all(trials: list[Trial], *, on_gpu: bool, device: int) -> list[Verdict]:
-    verdicts: list[Verdict] = []
-    with contextlib.ExitStack() as opened:
-        bench = opened.enter_context(pipeline.Bench.open(device=device)) if on_gpu else None
-        worker = None if on_gpu else opened.enter_context(Worker(device=NO_GPU, spares=0))
-        progress = opened.enter_context(progress_bar())
+def _judge_all(trials: list[Trial], *, device: int) -> list[Verdict]:
+    with pipeline.Bench.open(device=device) as bench, progress_bar() as progress:
         task = progress.add_task("starting", total=len(trials))
-        for trial in trials:
+
+        def judge(worker: Worker, trial: Trial) -> Verdict:
             progress.update(task, description=f"{trial.key.gpu.arch} {trial.key.label}")
-            if bench is not None:
-                verdicts.append(pipeline.evaluate(trial.text, trial.key, bench=bench))
-            elif worker is not None:
-                verdicts.append(_judge_here(trial, worker))
-            progress.advance(task)
-    return verdicts
+            own = bench
+            if not bench.has_gpu:  # one trial on each emulator
+                own = dataclasses.replace(bench, worker=worker, emulators=[worker])
+            try:
+                return pipeline.evaluate(trial.text, trial.key, bench=own)
+            except UnsupportedProblemError as error:
+                return NotJudged(str(error))
+            finally:
+                progress.advance(task)
 
-
-def _judge_here(trial: Trial, worker: Worker) -> Emulated | Refuted | CompileFailed:
-    """The stages that need no GPU: contract, screen, compile with resources, emulator."""
-    key = trial.key
-    source = source_of(trial.text, key.gpu.arch or "sm_80", key.dtype, key.layout)
-    refuted = gate.check_contract(source, key) or gate.screen(source)
-    if refuted is not None:
-        return refuted
-    compiled = compile.compile_kernel(source, Artifacts(settings.current().cache_dir))
-    if isinstance(compiled, CompileFailed):
-        return compiled
-    refuted = gate.check_resources(compiled, key)
-    if refuted is not None:
-        return refuted
-    folder = settings.current().cache_dir
-    found = gate.emulate(worker, compiled, key, cache_dir=folder, seed=_SEED)
-    return found if isinstance(found, Refuted) else Emulated(compiled, found)
+        return map_over([bench.worker] if bench.has_gpu else bench.emulators, judge, trials)
 
 
 def _data(trial: Trial, verdict: Verdict) -> dict[str, Any]:
@@ -170,12 +136,16 @@ def _data(trial: Trial, verdict: Verdict) -> dict[str, Any]:
         case CompileFailed():
             data |= {"verdict": "refuted", "stage": "compile", "check": "compiler"}
             data |= {"finding": verdict.kind, "detail": verdict.log}
-        case Emulated():
+        case NotJudged():
+            data |= {"verdict": "not judged", "detail": verdict.reason}
+        case Verified():
             used = verdict.compiled.resources.items()
-            data |= {"resources": {name: each.model_dump() for name, each in used}}
             data |= {
-                "verdict": "emulated" if verdict.check.examples else "compiled",
-                "emulator": verdict.check.model_dump(mode="json"),
+                "verdict": "verified",
+                "processor": "emulator",
+                "examples": verdict.examples,
+                "checks": [check.model_dump(mode="json") for check in verdict.checks],
+                "resources": {name: each.model_dump() for name, each in used},
             }
         case Admitted() | Declined():
             timing = verdict.timing
@@ -205,23 +175,25 @@ def _print(
     rows = [(str(d["arch"]), d["product"], d["verdict"], _words(d)) for d in data]
     print_table(header.id, ("target", "product", "verdict", ""), rows)
     if gpu is None:
-        stages = "contract, screen, compile and emulator"
-        tell(f"no GPU here: {stages} were checked; {_NEED_GPU} need a GPU")
+        tell("no GPU here: the gate ran on the emulator, on small problems, and nothing was timed")
 
 
 def _words(data: dict[str, Any]) -> str:
     match data["verdict"]:
         case "refuted":
-            return f"{data['stage']}/{data['check']}: {data['finding']}: {data['detail'].strip()}"
-        case "compiled" | "emulated":
-            return f"{_emulator_words(data['emulator'])}; {_resource_words(data['resources'])}"
+            said = f"{data['stage']}/{data['check']}: {data['finding']}: {data['detail'].strip()}"
+            case = " ".join(f"{name}={value}" for name, value in data.get("case", {}).items())
+            return f"{said}; counterexample: {case}" if case else said
+        case "not judged":
+            return str(data["detail"])
+        case "verified":
+            return f"{_emulator_words(data)}; {_resource_words(data['resources'])}"
     return f"{data['us']:.2f} us, torch {data['torch_us']:.2f} us, {data['examples']} examples"
 
 
-def _emulator_words(stage: dict[str, Any]) -> str:
-    if stage["note"]:
-        return str(stage["note"])
-    return f"emulator: {stage['examples']} runs, error at most {stage['worst_ratio']:.3g} of bound"
+def _emulator_words(data: dict[str, Any]) -> str:
+    worst = max(check["worst_ratio"] for check in data["checks"])
+    return f"emulator: {data['examples']} runs, error at most {worst:.3g} of bound"
 
 
 def _resource_words(resources: dict[str, dict[str, int]]) -> str:

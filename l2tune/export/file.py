@@ -1,10 +1,10 @@
 """Assembles an exported file from its kernel and what `host` and `verified` write."""
 
 from l2tune.export import host, regions, sidefile, verified
-from l2tune.spec.record import Record
+from l2tune.spec.record import EstimatedRecord, Record
 
 
-def export(record: Record) -> str:
+def export(record: Record | EstimatedRecord) -> str:
     """Write the kernel of `record` as one self-contained file.
 
     A CUDA kernel becomes a program: its first lines hold the command that builds and runs it, and
@@ -17,7 +17,7 @@ def export(record: Record) -> str:
     Raises:
         HeaderError: If the kernel file holds a `[verified]` table already.
     """
-    source = record.outcome.timing.verified.compiled.source
+    source = record.verified.compiled.source
     stem = sidefile.file_stem(record)
     table = verified.verified_table(record)
     if source.backend == "triton":

@@ -268,8 +268,8 @@ int run() {
   const double took_us = time_us(sets, stream);
   const double worst = std::max(before, error_ratio(sets.back(), stream));
   const bool passed = worst <= 1.0;
-  std::printf("%s max error ratio %.3f, %.2f us on %s; tuned for %s (%.2f us)\n",
-              passed ? "PASS" : "FAIL", worst, took_us, gpu.name, kTunedFor, kTunedUs);
+  std::printf("%s max error ratio %.3f, %.2f us on %s; tuned for %s (%s)\n",
+              passed ? "PASS" : "FAIL", worst, took_us, gpu.name, kTunedFor, kTunedTime);
   if (!same)
     std::fprintf(stderr, "%s: warning: tuned for %s with %d multiprocessors, this is %s with %d; "
                  "its time here says little of the kernel\n",

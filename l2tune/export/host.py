@@ -10,7 +10,7 @@ import re
 from l2tune.export import operands
 from l2tune.spec import geometry
 from l2tune.spec.kernel import KernelSource
-from l2tune.spec.record import Record
+from l2tune.spec.record import EstimatedRecord, Record
 
 _UNIT_ROUNDOFF = {"float32": "0x1p-24", "float16": "0x1p-11", "bfloat16": "0x1p-8"}
 _HALF_SMALLEST = {"float16": "0x1p-25", "bfloat16": "0x1p-134"}
@@ -63,9 +63,9 @@ def picks(source: KernelSource) -> str:
     return (_ONLY_SM_90A if source.arch == "sm_90a" else "") + _INCLUDES + defines
 
 
-def program(record: Record, stem: str) -> str:
+def program(record: Record | EstimatedRecord, stem: str) -> str:
     """Everything after the kernel."""
-    source = record.outcome.timing.verified.compiled.source
+    source = record.verified.compiled.source
     macros = [*source.defines, *re.findall(r"^[ \t]*#[ \t]*define[ \t]+(\w+)", source.text, re.M)]
     undefine = "".join(f"#undef {name}\n" for name in dict.fromkeys(macros))
     body = importlib.resources.files(__package__).joinpath("host.cu").read_text()
@@ -78,9 +78,8 @@ def program(record: Record, stem: str) -> str:
     )
 
 
-def _constants(record: Record, stem: str) -> str:
-    key, timing = record.key, record.outcome.timing
-    compiled = timing.verified.compiled
+def _constants(record: Record | EstimatedRecord, stem: str) -> str:
+    key, compiled = record.key, record.verified.compiled
     source = compiled.source
     major, minor = _CAPABILITY[source.arch]
     problem, gpu = key.problem(), key.gpu
@@ -92,7 +91,7 @@ def _constants(record: Record, stem: str) -> str:
         f"constexpr char kProgram[] = {_c_string(stem)};",
         f"constexpr char kTunedFor[] = {_c_string(key.gpu.name)};",
         f"constexpr int kTunedSms = {key.gpu.sms};",
-        f"constexpr double kTunedUs = {timing.gpu.us!r};",
+        f"constexpr char kTunedTime[] = {_c_string(_time(record))};",
         f"constexpr int kMajor = {major}, kMinor = {minor};  // compute capability; -1 for any",
         *(f"constexpr long long k{name} = {value};" for name, value in _sizes(record).items()),
         f"constexpr bool kTransposedA = {_bool(source.layout[0] == 't')};",
@@ -107,7 +106,13 @@ def _constants(record: Record, stem: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sizes(record: Record) -> dict[str, int]:
+def _time(record: Record | EstimatedRecord) -> str:
+    if isinstance(record, EstimatedRecord):
+        return "never timed"
+    return f"{record.outcome.timing.gpu.us:.2f} us"
+
+
+def _sizes(record: Record | EstimatedRecord) -> dict[str, int]:
     """Elements, all of them, by the end of the constant's name."""
     problem, layout = record.key.problem(), record.key.layout
     spans = {
@@ -124,12 +129,12 @@ def _sizes(record: Record) -> dict[str, int]:
     }  # fmt: skip
 
 
-def _tensor_maps(record: Record) -> list[geometry.MapGeometry]:
-    compiled, key = record.outcome.timing.verified.compiled, record.key
+def _tensor_maps(record: Record | EstimatedRecord) -> list[geometry.MapGeometry]:
+    compiled, key = record.verified.compiled, record.key
     return list(geometry.tensor_maps(compiled, key.problem(), key.gpu).values())
 
 
-def _maps(record: Record) -> str:
+def _maps(record: Record | EstimatedRecord) -> str:
     calls = []
     for index, found in enumerate(_tensor_maps(record)):
         swizzle = f"{found.swizzle}B" if found.swizzle else "NONE"
@@ -145,8 +150,8 @@ def _maps(record: Record) -> str:
     return f"void encode_maps({argument}) {{\n{''.join(calls)}}}\n"
 
 
-def _launch(record: Record) -> str:
-    compiled, key = record.outcome.timing.verified.compiled, record.key
+def _launch(record: Record | EstimatedRecord) -> str:
+    compiled, key = record.verified.compiled, record.key
     header = compiled.source.header
     names = compiled.source.names(key.problem(), key.gpu)
     launches = geometry.launches(compiled, key.problem(), key.gpu)

@@ -7,36 +7,39 @@ from l2tune.spec import geometry
 from l2tune.spec.header import ShortDtype
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled
-from l2tune.spec.record import Record
+from l2tune.spec.record import EstimatedRecord, Record
 
 _LICENCE = "Apache-2.0"
 _LONG: dict[ShortDtype, str] = {"f16": "float16", "bf16": "bfloat16"}
 
 
-def file_stem(record: Record) -> str:
+def file_stem(record: Record | EstimatedRecord) -> str:
     """A file name without its suffix, from the key and the kernel; safe to type in a shell."""
     key = record.key
     batch = f"_b{key.batch}" if key.batch > 1 else ""
     shared = f"_shared_{key.shared}" if key.shared else ""
     align = f"_align{key.align}" if key.align < 16 else ""
     sizes = f"{key.m}x{key.n}x{key.k}{batch}{shared}"
-    name = f"{sizes}_{key.layout}_{key.dtype}{align}_{key.gpu.slug or 'gpu'}_{key.gpu.sms}sm"
+    timed = "_estimated" if isinstance(record, EstimatedRecord) else ""
+    gpu = f"{key.gpu.slug or 'gpu'}_{key.gpu.sms}sm"
+    name = f"{sizes}_{key.layout}_{key.dtype}{align}_{gpu}{timed}"
     return re.sub(r"[^\w.-]", "-", name, flags=re.ASCII)
 
 
-def describe(record: Record) -> dict[str, Any]:
+def describe(record: Record | EstimatedRecord) -> dict[str, Any]:
     """Everything a launcher must know, and what the kernel is good for.
 
     `launches` are the values for the record's key; `requires` says for which other problems the
     kernel is right, and the contract in the exported file has the expressions behind the values.
     """
-    compiled = record.outcome.timing.verified.compiled
+    compiled = record.verified.compiled
     source, header, key = compiled.source, compiled.source.header, record.key
     problem = key.problem()
     return {
         "id": header.id,
         "summary": header.summary,
         "key": str(key),
+        "timed": isinstance(record, Record),
         "backend": source.backend,
         "functions": sorted({launch.kernel for launch in header.launch}),
         "launches": _launches(compiled, key),
@@ -77,7 +80,7 @@ def _launches(compiled: Compiled, key: GemmKey) -> list[dict[str, Any]]:
     ]
 
 
-def licence(record: Record) -> str:
+def licence(record: Record | EstimatedRecord) -> str:
     """The licence of an exported file; a kernel written elsewhere has its author's."""
     if record.origin.kind in ("seed", "search"):
         return _LICENCE

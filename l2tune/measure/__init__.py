@@ -2,12 +2,18 @@
 
 Times a candidate in a worker process on cold, rotating operands, interleaved with `torch.matmul`
 and the vendor's libraries, and checks its results again on the timed buffers. Whether a time is
-good enough is `l2tune.admit`'s to say.
+good enough is `l2tune.admit`'s to say. Where there is no GPU, `count` and `estimate` model a time;
+what they return is never taken for one.
 """
 
+from l2tune.measure.cost_model import Estimate, estimate
 from l2tune.measure.ranking import quick_rank
 from l2tune.measure.run import Baselines, Route, Through
 from l2tune.measure.session import measure
 from l2tune.measure.statistics import interval
+from l2tune.measure.work import count
 
-__all__ = ["Baselines", "Route", "Through", "interval", "measure", "quick_rank"]
+__all__ = [
+    "Baselines", "Estimate", "Route", "Through", "count", "estimate", "interval", "measure",
+    "quick_rank",
+]  # fmt: skip

@@ -7,9 +7,11 @@ neither, and both are 0.
 
 import dataclasses
 
+from l2tune.spec.gpu import Gpu
 from l2tune.spec.key import GemmKey
 
-_LAUNCH_US = 2.0
+LAUNCH_US = 2.0
+"""What a launch costs beside its work."""
 _REACHED_FLOPS = 760 / 989.5
 _REACHED_BANDWIDTH = 4.3 / 4.8
 """Shares of the data sheet reached by the best library kernels on an H200, 2026-11-30.
@@ -26,17 +28,19 @@ class Peak:
         tflops: Dense half-precision tensor throughput, 1e12 operations a second.
         tb_per_s: Memory bandwidth, 1e12 bytes a second.
         l2_bytes: Size of the L2 cache.
+        clock_mhz: Clock at which `tflops` holds.
     """
 
     tflops: float
     tb_per_s: float
     l2_bytes: int
+    clock_mhz: int
 
 
 PEAKS = {
-    "NVIDIA H200": Peak(989.5, 4.8, 60 << 20),
-    "NVIDIA H100 80GB HBM3": Peak(989.5, 3.35, 50 << 20),
-    "NVIDIA A100-SXM4-80GB": Peak(312.0, 2.039, 40 << 20),
+    "NVIDIA H200": Peak(989.5, 4.8, 60 << 20, 1830),
+    "NVIDIA H100 80GB HBM3": Peak(989.5, 3.35, 50 << 20, 1830),
+    "NVIDIA A100-SXM4-80GB": Peak(312.0, 2.039, 40 << 20, 1410),
 }
 """By the name that the driver reports; only the H200 was also measured."""
 
@@ -60,9 +64,19 @@ def floor_us(key: GemmKey) -> float:
 
     On an H200 it is max(bytes / 4.3 TB/s, flops / 760 TFLOP/s) + 2 us.
     """
-    peak = PEAKS.get(key.gpu.name)
-    if peak is None:
+    reached = sustained(key.gpu)
+    if reached is None:
         return 0.0
-    compute_us = key.flops / (peak.tflops * _REACHED_FLOPS) * 1e-6
-    memory_us = key.bytes_moved / (peak.tb_per_s * _REACHED_BANDWIDTH) * 1e-6
-    return max(compute_us, memory_us) + _LAUNCH_US
+    compute_us = key.flops / reached.tflops * 1e-6
+    memory_us = key.bytes_moved / reached.tb_per_s * 1e-6
+    return max(compute_us, memory_us) + LAUNCH_US
+
+
+def sustained(gpu: Gpu) -> Peak | None:
+    """Return the rates that very good kernels reach on a GPU; None if it is unknown."""
+    peak = PEAKS.get(gpu.name)
+    if peak is None:
+        return None
+    return dataclasses.replace(
+        peak, tflops=peak.tflops * _REACHED_FLOPS, tb_per_s=peak.tb_per_s * _REACHED_BANDWIDTH
+    )

@@ -6,21 +6,22 @@ raised.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from l2tune.errors import CacheError, CacheWarning, KeyFormatError
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import CompileFailed, Refuted
-from l2tune.spec.record import SCHEMA_VERSION, Record
+from l2tune.spec.record import SCHEMA_VERSION, EstimatedRecord, Record
 from l2tune.store.database import Database, DatabaseError
 from l2tune.store.files import private_directory
 from l2tune.version import __version__
 
 _REFUSAL: TypeAdapter[Refuted | CompileFailed] = TypeAdapter(Refuted | CompileFailed)
+_Read = TypeVar("_Read", Record, EstimatedRecord)
 _warned: set[tuple[str, Path]] = set()
 
 
@@ -41,7 +42,8 @@ class Registry:
     sqlite's locks do not hold on network file systems, which are not supported; give each machine
     its own directory and carry records between them as a pack.
 
-    Verdicts on refused candidates lie in a database of their own, which may be deleted at any time.
+    Verdicts on refused candidates, and estimates, each lie in a database of their own, which may be
+    deleted at any time. What is read from one is never taken for what belongs in another.
     """
 
     def __init__(self, root: Path) -> None:
@@ -53,6 +55,7 @@ class Registry:
         root = private_directory(root)
         self._records = Database(root / "records")
         self._refusals = Database(root / "refusals")
+        self._estimates = Database(root / "estimates")
 
     def get(self, key: GemmKey) -> Record | None:
         """Return the record for exactly this key, unless its kernel is quarantined.
@@ -60,7 +63,7 @@ class Registry:
         Never raises: a record that cannot be read is missing, with a `CacheWarning` the first time.
         """
         try:
-            record = self._read(_record_name(key))
+            record = _read(self._records, _record_name(key), _parse)
             if record is None or self._records.get(_quarantine_name(_digest(record))) is not None:
                 return None
         except DatabaseError as error:
@@ -87,14 +90,7 @@ class Registry:
 
     def records(self) -> Iterator[Record]:
         """Every readable record, quarantined or not, of every GPU; skips the rest, warning once."""
-        for name in self._names(_RECORD):
-            try:
-                record = self._read(name)
-            except DatabaseError as error:
-                _warn_once(error)
-                continue
-            if record is not None:
-                yield record
+        return self._readable(self._records, _RECORD, _parse)
 
     def forget(self, key: GemmKey) -> None:
         """Remove the record for `key`, if there is one.
@@ -103,6 +99,33 @@ class Registry:
             CacheError: If the database cannot be written.
         """
         self._records.remove(_record_name(key))
+
+    def get_estimate(self, key: GemmKey) -> EstimatedRecord | None:
+        """Return what was estimated for exactly this key. Never raises, as `get`."""
+        try:
+            return _read(self._estimates, _estimate_name(key), _parse_estimate)
+        except DatabaseError as error:
+            _warn_once(error)
+            return None
+
+    def put_estimate(self, record: EstimatedRecord) -> None:
+        """Store an estimate in the place of any other for its key; records are left as they are.
+
+        Raises:
+            CacheError: If it contradicts itself, or the database cannot be written.
+        """
+        name = _estimate_name(record.key)
+        try:
+            text = record.model_dump_json()
+            if _parse_estimate(name, text) != record:
+                raise ValueError("it does not read back as itself")
+        except ValueError as error:
+            raise CacheError(f"estimate for {record.key} is not stored: {error}") from error
+        self._estimates.put(name, text)
+
+    def estimates(self) -> Iterator[EstimatedRecord]:
+        """Every readable estimate, of every GPU; skips the rest, warning once."""
+        return self._readable(self._estimates, _ESTIMATE, _parse_estimate)
 
     def refusal(self, key: GemmKey, digest: str) -> Refuted | CompileFailed | None:
         """Return why this version of l2tune refused the kernel of this digest for `key`, if it did.
@@ -184,21 +207,31 @@ class Registry:
             _warn_once(error)
             return []
 
-    def _read(self, name: str) -> Record | None:
-        text = self._records.get(name)
-        try:
-            return None if text is None else _parse(name, text)
-        except ValueError as error:
-            raise _unreadable(self._records, error) from error
+    def _readable(
+        self, database: Database, prefix: str, parse: Callable[[str, str], _Read]
+    ) -> Iterator[_Read]:
+        for name in self._names(prefix, database):
+            try:
+                found = _read(database, name, parse)
+            except DatabaseError as error:
+                _warn_once(error)
+                continue
+            if found is not None:
+                yield found
 
 
 _RECORD = f"record/{SCHEMA_VERSION}/"
+_ESTIMATE = f"estimate/{SCHEMA_VERSION}/"
 _QUARANTINE = "quarantine/"
 _WANTED = f"wanted/{SCHEMA_VERSION}/"
 
 
 def _record_name(key: GemmKey) -> str:
     return f"{_RECORD}{key}"
+
+
+def _estimate_name(key: GemmKey) -> str:
+    return f"{_ESTIMATE}{key}"
 
 
 def _quarantine_name(digest: str) -> str:
@@ -218,24 +251,42 @@ def _refusal_prefix() -> str:
 
 
 def _digest(record: Record) -> str:
-    return record.outcome.timing.verified.compiled.source.digest
+    return record.verified.compiled.source.digest
 
 
 def _count(text: str | None) -> int:
     return int(text) if text is not None and text.isdecimal() else 0
 
 
+def _read(database: Database, name: str, parse: Callable[[str, str], _Read]) -> _Read | None:
+    text = database.get(name)
+    try:
+        return None if text is None else parse(name, text)
+    except ValueError as error:
+        raise _unreadable(database, error) from error
+
+
 def _parse(name: str, text: str) -> Record:
-    """Read a record; refuse one moved to another key, or whose kernel is not one for its key."""
     record = Record.model_validate_json(text)
-    verified = record.outcome.timing.verified
+    _check(record, _record_name(record.key), name)
+    return record
+
+
+def _parse_estimate(name: str, text: str) -> EstimatedRecord:
+    record = EstimatedRecord.model_validate_json(text)
+    _check(record, _estimate_name(record.key), name)
+    return record
+
+
+def _check(record: Record | EstimatedRecord, own_name: str, name: str) -> None:
+    """Refuse one moved to another key, or whose kernel is not one for its key."""
+    verified = record.verified
     if record.schema_version != SCHEMA_VERSION:
         raise ValueError(f"schema {record.schema_version}, needed {SCHEMA_VERSION}")
-    if _record_name(record.key) != name or verified.key != record.key:
+    if own_name != name or verified.key != record.key:
         raise ValueError(f"{name} holds {record.key} with a proof for {verified.key}")
     if not verified.compiled.source.serves(record.key):
         raise ValueError(f"{verified.compiled.source.name} does not serve {record.key}")
-    return record
 
 
 def _unreadable(database: Database, error: Exception) -> DatabaseError:

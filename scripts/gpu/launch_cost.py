@@ -19,7 +19,7 @@ import cupy
 import torch
 from cuda.bindings import driver
 
-from l2tune import dispatch, generate, pipeline, settings
+from l2tune import dispatch, generate, settings, stages
 from l2tune.dispatch import native
 from l2tune.runtime import driver as ours
 from l2tune.runtime.device import detect
@@ -56,8 +56,8 @@ def main(result: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         artifacts = Artifacts(root)
-        source = pipeline.source_for(generate.seed_text("sm80/naive"), key)
-        compiled = pipeline.compile.compile_kernel(source, artifacts)
+        source = stages.source_for(generate.seed_text("sm80/naive"), key)
+        compiled = compile.compile_kernel(source, artifacts)
         assert isinstance(compiled, Compiled)
         a, b = (torch.randn(64, 64, device="cuda").half() for _ in range(2))
         c = torch.empty_like(a)

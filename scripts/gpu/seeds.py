@@ -7,7 +7,7 @@ import csv
 import sys
 from pathlib import Path
 
-from l2tune import generate, pipeline, verify
+from l2tune import generate, pipeline, stages, verify
 from l2tune.runtime.device import detect
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Timing, Verified
@@ -26,12 +26,12 @@ def main(result: Path) -> None:
             sources = generate.candidates(key)
             for seed in SEEDS:
                 family = [source for source in sources if source.header.id == seed]
-                ranked = pipeline.rank(pipeline.build_all(family, key, bench), key, bench)
+                ranked = stages.rank(stages.build_all(family, key, bench), key, bench)
                 proof = verify.verify(
                     bench.worker, ranked[0], key, cache_dir=bench.cache_dir, seed=bench.seed
                 )
                 assert isinstance(proof, Verified), proof
-                timing = pipeline.confirm(proof, key, bench, baselines="torch")
+                timing = stages.confirm(proof, key, bench, baselines="torch")
                 assert isinstance(timing, Timing), timing
                 rows.append(row(key, ranked[0].source.name, timing))
                 print(f"{size}^3 {rows[-1]['speedup']}x of torch.matmul: {ranked[0].source.name}")

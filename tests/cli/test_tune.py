@@ -50,8 +50,10 @@ class Tuner:
 @pytest.fixture
 def tuner(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     made = Tuner()
-    monkeypatch.setattr("l2tune.cli.keys.detect", lambda device=0: H200)
-    monkeypatch.setattr("l2tune.pipeline.Worker", NoWorker)
+    for module in ("keys", "tune"):
+        monkeypatch.setattr(f"l2tune.cli.{module}.detect", lambda device=0: H200)
+    monkeypatch.setattr("l2tune.stages.Worker", NoWorker)
+    monkeypatch.setattr("l2tune.stages.native.build_if_missing", lambda: None)
     monkeypatch.setattr("l2tune.cli.tune.tune_key", made)
     monkeypatch.setattr("l2tune.cli.tune.tools", lambda: TOOLS)
     return made
@@ -61,16 +63,15 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, list(map(str, arguments)))
 
 
-def test_without_a_gpu_it_says_so_and_what_can_be_done(
+def test_without_a_gpu_bench_says_so_and_what_can_be_done(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("l2tune.cli.keys.detect", lambda device=0: None)
-    for command in ("tune", "bench"):
-        done = run(command, "--shape", 1, 2, 3)
-        assert done.exit_code == 1
-        assert "found no GPU 0" in done.stderr
-        assert "l2tune verify FILE" in done.stderr
-        assert done.stdout == ""
+    done = run("bench", "--shape", 1, 2, 3)
+    assert done.exit_code == 1
+    assert "found no GPU 0" in done.stderr
+    assert "l2tune verify FILE" in done.stderr
+    assert done.stdout == ""
 
 
 def test_keys_with_a_valid_record_are_not_tuned_again(tuner: Tuner, tmp_path: Path) -> None:
@@ -129,11 +130,11 @@ def test_bench_reports_a_run_of_its_own(tuner: Tuner, monkeypatch: pytest.Monkey
         return timed.model_copy(update={"run_id": "another"})
 
     monkeypatch.setattr("l2tune.cli.bench.best_triton", lambda key, opened: None)
-    monkeypatch.setattr("l2tune.pipeline.confirm", confirm)
+    monkeypatch.setattr("l2tune.stages.confirm", confirm)
     (row,) = json.loads(run("bench", "--json").stdout)["timed"]
     assert (row["m"], row["run_id"]) == ("64", "another")
     refuted = Refuted(stage="time", check="after", finding=Finding.WRONG_VALUE, detail="went bad")
-    monkeypatch.setattr("l2tune.pipeline.confirm", lambda *_, **__: refuted)
+    monkeypatch.setattr("l2tune.stages.confirm", lambda *_, **__: refuted)
     done = run("bench")
     assert done.exit_code == 1
     assert "went bad" in done.stderr

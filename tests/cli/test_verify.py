@@ -1,6 +1,7 @@
-"""`verify` on a machine without a GPU: contract, screen, compile and emulator."""
+"""`verify` on a machine without a GPU: the whole gate, on the emulator."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,24 +35,38 @@ def write(folder: Path, text: str, name: str = "x.cu") -> Path:
     return path
 
 
-def test_a_file_is_emulated_for_each_target_dtype_and_layout(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def little_time() -> Iterator[None]:
+    """Each check of the gate tries its first case."""
+    with settings.override(emulator_budget_s=0.0, emulated_gate_budget_s=0.0):
+        yield
+
+
+def test_a_file_is_verified_for_each_target(tmp_path: Path) -> None:
     path = write(tmp_path, generate.seed_text("sm80/tiled"))
-    with settings.override(emulator_budget_s=0.0):
-        done = verify(path, "--shape", 16, 16, 16, "--json")
+    done = verify(path, "--shape", 16, 16, 16, *NARROW, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["verdicts"]
-    assert len(found) == 2 * 2 * 4
-    assert {verdict["verdict"] for verdict in found} == {"emulated"}
+    assert {verdict["arch"] for verdict in found} == {"sm_80", "sm_90a"}
+    assert {verdict["verdict"] for verdict in found} == {"verified"}
+    assert {verdict["processor"] for verdict in found} == {"emulator"}
     assert found[0]["resources"]["gemm"]["spill_bytes"] == 0
-    assert {verdict["emulator"]["examples"] for verdict in found} == {1}
+    for verdict in found:
+        checks = {check["check"]: check["examples"] for check in verdict["checks"]}
+        assert {"emulator", "smoke", "integers", "values", "nonfinite"} <= checks.keys()
+        assert checks["integers"]
 
 
-def test_it_says_which_stages_need_a_gpu(tmp_path: Path) -> None:
-    path = write(tmp_path, generate.seed_text("sm80/tiled"))
-    with settings.override(emulator_budget_s=0.0):
-        done = verify(path, "--shape", 16, 16, 16, *NARROW)
-    assert "emulator: 1 runs" in done.stdout
-    assert "repeat and time need a GPU" in done.stdout
+def test_hypothesis_refutes_on_the_emulator_and_the_smallest_case_is_shown() -> None:
+    with settings.override(emulated_gate_budget_s=30.0):
+        done = verify(EXPLOITS / "k_mod_128.cu", *NARROW, "--shape", 64, 64, 128, "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)["verdicts"]
+    assert len(found) == 2
+    for verdict in found:
+        assert verdict["stage"] != "emulator", verdict
+        assert {verdict["case"][name] for name in ("m", "n")} == {1}, verdict
+        assert verdict["case"]["k"] % 128 == 64
 
 
 def test_the_emulator_refutes_a_race() -> None:
@@ -85,10 +100,12 @@ def test_open_tunables_are_settled_and_told(tmp_path: Path) -> None:
 
 
 def test_an_exported_file_is_judged_by_the_kernel_in_it(tmp_path: Path) -> None:
-    path = write(tmp_path, export(seeds.naive()))
-    done = verify(path, "--shape", 16, 16, 16, "--layout", "tt", "--dtype", "float16")
+    path = write(tmp_path, export(seeds.hopper(cluster=1)))
+    done = verify(path, "--shape", 64, 128, 64, "--layout", "tn", "--dtype", "float16")
     assert done.exit_code == 0, done.output
     assert "an exported file" in done.stdout
+    assert "the gate ran on the emulator" in done.stdout
+    assert "nothing was timed" in done.stdout
 
 
 @pytest.mark.parametrize(
