@@ -13,6 +13,9 @@ MMA = {
     "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4, "GROUP": 8,
 }  # fmt: skip
 WGMMA = {"TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "PINGPONG": 0, "GROUP": 8}
+WGMMA_SPLIT = {
+    "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
+}  # fmt: skip
 TRITON = {
     "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT": 1, "PERSISTENT": 0,
     "VECTOR": 8, "EVEN_K": 0, "NUM_WARPS": 4, "NUM_STAGES": 4,

@@ -23,6 +23,14 @@ _WGMMA_TILES = (
     (128, 128, 1), (64, 256, 1), (64, 192, 1), (64, 128, 1), (128, 64, 1), (64, 64, 1), (64, 32, 1),
     (64, 16, 1), (64, 8, 1), (128, 32, 1), (128, 192, 1),
 )  # fmt: skip
+_SPLIT_TILES = (
+    # TILE_M, TILE_N
+    (64, 8), (64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 32),
+    (128, 64), (128, 96), (128, 128), (128, 192), (128, 256),
+)  # fmt: skip
+_CLUSTERS = ((1, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 1), (4, 1, 1), (8, 1, 1))
+"""SPLIT, ROWS, COLS. To share operands paid on an H200 only where k was not split."""
+_SPLIT_STAGES = (12, 10, 8, 7, 6, 5, 4, 3, 2)
 _MMA_TILES = (
     # TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES
     (128, 256, 32, 2, 4, 4), (256, 128, 32, 4, 2, 4), (128, 128, 32, 2, 2, 5),
@@ -66,6 +74,7 @@ def candidates(key: GemmKey, *, per_family: int = 16) -> list[KernelSource]:
 def _family(seed_id: str, text: str, key: GemmKey) -> Iterator[KernelSource]:
     settings = {
         "sm90a/wgmma_persistent": _wgmma,
+        "sm90a/wgmma_split": _wgmma_split,
         "sm80/mma_multistage": _mma,
         "triton/matmul": _triton,
     }.get(seed_id)
@@ -100,6 +109,27 @@ def _wgmma(key: GemmKey) -> Iterator[_Values]:
             "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
             "CLUSTER": cluster, "PINGPONG": pingpong, "GROUP": group,
         }  # fmt: skip
+
+
+def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
+    """A few waves of blocks at most; rings as deep as one block, or two, a multiprocessor allow."""
+    for (tile_m, tile_n), (split, rows, cols) in itertools.product(_SPLIT_TILES, _CLUSTERS):
+        tiles_m, tiles_n = cdiv(key.m, tile_m), cdiv(key.n, tile_n)
+        blocks, steps = tiles_m * tiles_n * key.batch * split, cdiv(cdiv(key.k, 64), split)
+        if tiles_m < rows or tiles_n < cols or blocks > 4 * key.gpu.sms:
+            continue
+        if split > 1 and (steps < 2 or blocks > 2 * key.gpu.sms):
+            continue
+        slot = 128 * (tile_m + cdiv(tile_n, 64) * 64)
+        residents = (1, 2) if 2 * blocks > key.gpu.sms else (1,)
+        rooms = [key.gpu.smem_limit_bytes // resident - 4096 for resident in residents]
+        depths = [min(room // slot, max(2, steps)) for room in rooms]
+        for stages in {next((s for s in _SPLIT_STAGES if s <= depth), 0) for depth in depths}:
+            if stages:
+                yield {
+                    "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
+                    "SPLIT": split, "ROWS": rows, "COLS": cols,
+                }  # fmt: skip
 
 
 def _mma(key: GemmKey) -> Iterator[_Values]:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from l2tune import compile, generate, pipeline  # noqa: A004
+from l2tune import compile, generate, stages  # noqa: A004
 from l2tune.spec.gpu import A100, H200, Gpu
 from l2tune.spec.header import parse
 from l2tune.spec.key import GemmKey
@@ -96,7 +96,7 @@ def test_the_best_guess_of_every_seed_compiles_and_fits(gpu, seed_id, cache_dir)
         pytest.importorskip("triton")
     key = GemmKey.dense(512, 256, 1024, gpu=gpu, layout="nt", dtype="bfloat16")
     source = next(s for s in generate.candidates(key) if s.header.id == seed_id)
-    source = pipeline.source_for(source.text, key)
+    source = stages.source_for(source.text, key)
     assert screen(source) is None
     assert check_contract(source, key) is None
     built = compile.compile_kernel(source, Artifacts(cache_dir))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from l2tune import generate, pipeline, settings
+from l2tune import generate, pipeline, settings, stages
 from l2tune.runtime.device import detect
 from l2tune.runtime.worker import Worker
 from l2tune.spec.gpu import Gpu
@@ -23,6 +23,9 @@ DEFAULTS = {
     "sm90a/wgmma_persistent": {
         "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "CLUSTER": 2, "PINGPONG": 0,
         "GROUP": 8,
+    },
+    "sm90a/wgmma_split": {
+        "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
     },
     "triton/matmul": {
         "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT": 1, "PERSISTENT": 0,
@@ -59,7 +62,7 @@ def compiled(bench: pipeline.Bench) -> Callable[..., Compiled]:
 
     def make(seed_id: str, key: GemmKey, **changes: int) -> Compiled:
         text = instantiate(generate.seed_text(seed_id), DEFAULTS[seed_id] | changes)
-        result = pipeline.build(pipeline.source_for(text, key), key, bench)
+        result = stages.build(stages.source_for(text, key), key, bench)
         assert isinstance(result, Compiled), result
         return result
 

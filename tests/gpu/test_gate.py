@@ -3,7 +3,7 @@
 import exploit_files
 import pytest
 
-from l2tune import pipeline, settings, verify
+from l2tune import pipeline, settings, stages, verify
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, CompileFailed, Refuted, Verified
 from tests.gpu.conftest import DEFAULTS
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 def _gate(name: str, bench: pipeline.Bench, gpu) -> Verified | Refuted | CompileFailed:
     key = exploit_files.key_of(name, gpu)
-    built = pipeline.build(exploit_files.source_of(name, key), key, bench)
+    built = stages.build(exploit_files.source_of(name, key), key, bench)
     if not isinstance(built, Compiled):
         return built
     with settings.override(max_examples=15):
@@ -60,6 +60,13 @@ WGMMA = [
     {"TILE_M": 64, "TILE_N": 16, "STAGES": 8, "CLUSTER": 2, "PINGPONG": 1},
     {"TILE_M": 64, "TILE_N": 8, "STAGES": 8, "CLUSTER": 1, "PINGPONG": 1},
 ]
+WGMMA_SPLIT = [
+    {"TILE_M": 128, "TILE_N": 128, "STAGES": 3, "SPLIT": 8},
+    {"TILE_N": 128, "SPLIT": 1, "ROWS": 2},
+    {"TILE_N": 256, "SPLIT": 1, "COLS": 2},
+    {"TILE_N": 96, "SPLIT": 2, "ROWS": 2, "COLS": 2},
+    {"TILE_N": 8, "STAGES": 12, "SPLIT": 1},
+]
 MMA = [{"SPLIT": 4}, {"SPLIT": 32, "TILE_K": 32}, {"TILE_M": 128, "TILE_N": 128, "STAGES": 3}]
 TRITON = [
     {"SPLIT": 8, "BLOCK_M": 64, "BLOCK_N": 16},
@@ -68,6 +75,7 @@ TRITON = [
 ]
 INSTANCES = (
     [("sm90a/wgmma_persistent", changes) for changes in WGMMA]
+    + [("sm90a/wgmma_split", changes) for changes in WGMMA_SPLIT]
     + [("sm80/mma_multistage", changes) for changes in MMA]
     + [("triton/matmul", changes) for changes in TRITON]
 )

@@ -5,7 +5,7 @@ import threading
 import pytest
 import torch
 
-from l2tune import pipeline
+from l2tune import stages
 from l2tune.dispatch import Pinned
 from l2tune.runtime.device import detect
 from l2tune.runtime.executable import Executable
@@ -53,7 +53,7 @@ def _product(m: int, n: int, k: int, batch: int = 0):
 def test_shared_memory_above_48_kb_is_asked_for(static, dynamic, bench, gpu):
     key = GemmKey.dense(1, 1, 1, gpu=gpu)
     text = SMEM.replace("STATIC", str(static)).replace("DYNAMIC", str(dynamic))
-    built = pipeline.build(pipeline.source_for(text, key), key, bench)
+    built = stages.build(stages.source_for(text, key), key, bench)
     assert isinstance(built, Compiled), built
     bound = Executable(built, bench.artifacts).bind(key.problem(), gpu)
     a, b = _product(1, 1, 1)
@@ -65,7 +65,7 @@ def test_shared_memory_above_48_kb_is_asked_for(static, dynamic, bench, gpu):
 def test_shared_memory_beyond_the_limit_is_refused_before_launch(bench, gpu):
     key = GemmKey.dense(1, 1, 1, gpu=gpu)
     text = SMEM.replace("STATIC", "16").replace("DYNAMIC", str(gpu.smem_limit_bytes))
-    outcome = pipeline.build(pipeline.source_for(text, key), key, bench)
+    outcome = stages.build(stages.source_for(text, key), key, bench)
     assert isinstance(outcome, Refuted)
     assert str(gpu.smem_limit_bytes) in outcome.detail
 

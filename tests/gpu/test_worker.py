@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from l2tune import pipeline, verify
+from l2tune import stages, verify
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Finding, Refuted, Verified
 
@@ -33,7 +33,7 @@ HANG = "while (*(volatile const short*)a != 0x1234) {}"
 def _verdict(body: str, bench, gpu, workspace: str = "0"):
     key = GemmKey.dense(64, 64, 64, gpu=gpu)
     text = HEAD.replace("BODY", body).replace("WORKSPACE", workspace)
-    built = pipeline.build(pipeline.source_for(text, key), key, bench)
+    built = stages.build(stages.source_for(text, key), key, bench)
     assert isinstance(built, Compiled), built
     return verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=0)
 

@@ -1,0 +1,302 @@
+/*---l2tune
+id       = "sm90a/wgmma_split"
+summary  = "One wave of clusters, whose blocks share out k and share what they fetch."
+arch     = ["sm_90a"]
+dtype    = ["f16", "bf16"]
+acc      = "f32"
+layout   = ["nn", "nt", "tn", "tt"]
+requires = ["align >= 16", "k >= 1", "max(m, n, k) <= 2147000000",
+            "SPLIT * cdiv(m, 64) * cdiv(n, 8) * ROWS * COLS * batch <= 2147000000"]
+origin   = { kind = "seed", source = "written for l2tune" }
+[tune]
+TILE_M = [64, 128]
+TILE_N = [8, 16, 32, 64, 96, 128, 192, 256]
+TILE_K = [64]
+STAGES = [2, 3, 4, 5, 6, 7, 8, 10, 12]
+SPLIT  = [1, 2, 4, 8]
+ROWS   = [1, 2]
+COLS   = [1, 2]
+where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N % (8 * SPLIT) == 0", "TILE_N % (8 * ROWS) == 0",
+          "STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 <= smem_limit",
+          "SPLIT == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)"]
+[tma.a]
+box          = ["64", "(TILE_K if a_t else TILE_M) // COLS"]
+swizzle      = 128
+l2_promotion = 256
+[tma.b]
+box          = ["64", "(TILE_N if b_t else TILE_K) // ROWS"]
+swizzle      = 128
+l2_promotion = 256
+[tma.c]
+box          = ["64", "16"]
+swizzle      = 128
+[[launch]]
+kernel  = "gemm"
+grid    = ["SPLIT * ROWS * COLS * cdiv(m, TILE_M * ROWS) * cdiv(n, TILE_N * COLS) * batch", 1, 1]
+block   = ["2 * TILE_M + 32", 1, 1]
+cluster = ["SPLIT * ROWS * COLS", 1, 1]
+smem    = "STAGES * 128 * (TILE_M + (TILE_N if b_t else cdiv(TILE_N, 64) * 64)) + 2048"
+args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_batched",
+           "b_batched"]
+---*/
+// For products that one wave of blocks computes: nothing stays, nothing is launched twice.
+//   A [batch, M, K]   B [batch, K, N]   C [batch, M, N], any layout, 16-byte aligned
+//
+// - A cluster has ROWS x COLS tiles of C, and SPLIT blocks for each. Block `part` of a tile takes
+//   that part of k, so that many multiprocessors read the operands of a small, deep product.
+// - Tiles side by side need the same of A, tiles one above the other the same of B: each block
+//   fetches its share of both, into all blocks that need it.
+// - The last warp of a block copies, through a ring of STAGES slots 64 deep; the others, one or two
+//   warpgroups of 64 rows, multiply. A slot is free when its readers in all blocks that write to
+//   it have said so.
+// - Then each block leaves its sums in its own shared memory, where the ring was, meets the others,
+//   and adds up its share of the columns from all parts, always in the same order.
+//
+// Past an edge the copy engine reads zeros, and drops what is stored; a block with no part of k
+// adds zeros. A bulk store writes up to the next 16 bytes; where n ends elsewhere, none is used.
+#include "l2/barrier.cuh"
+#include "l2/pdl.cuh"
+#include "l2/tma_sm90.cuh"
+#include "l2/types.cuh"
+#include "l2/wgmma_sm90.cuh"
+
+using l2::u32;
+
+constexpr int kSlab = 64;                     // elements in a 128-byte swizzled row; a slot's depth
+constexpr int kBlocks = SPLIT * ROWS * COLS;  // of a cluster
+constexpr int kReaders = TILE_M / 64 * 128;   // threads that multiply
+constexpr int kColsB = L2_B_T ? TILE_N : (TILE_N + kSlab - 1) / kSlab * kSlab;  // fetched of B
+constexpr u32 kBytesA = TILE_M * kSlab * 2, kBytesB = kColsB * kSlab * 2;
+constexpr u32 kSlabBytes = kSlab * kSlab * 2;
+constexpr u32 kOffsetB = STAGES * kBytesA, kOffsetFull = kOffsetB + STAGES * kBytesB;
+constexpr u32 kOffsetEmpty = kOffsetFull + STAGES * 8;
+constexpr int kEights = TILE_N / 8;           // groups of 8 columns, of which a thread holds 4 sums
+static_assert(TILE_K == kSlab && TILE_M % 64 == 0 && TILE_N % 8 == 0, "wgmma and swizzle");
+
+constexpr int kPeers = ROWS + COLS - 1;       // blocks that read what this one fetches, it included
+
+// Where a block stands in its cluster.
+struct Place {
+  int part, row, col;
+
+  __device__ __forceinline__ int rank_of(int other_part, int other_row, int other_col) const {
+    return (other_part * ROWS + other_row) * COLS + other_col;
+  }
+  // The i-th block that shares an operand with this one, counted from 0: its row, then its column.
+  __device__ __forceinline__ int peer(int i) const {
+    if (i < COLS) return rank_of(part, row, i);
+    return rank_of(part, i - COLS + (i - COLS >= row), col);
+  }
+};
+
+struct Tile {
+  int row, col, batch_a, batch_b;
+};
+
+// Fetches 64 of k: this block's share of A for the blocks of its row, of B for those of its column.
+__device__ __forceinline__ void load(u32 base, int slot, const l2::tensor_map& map_a,
+                                     const l2::tensor_map& map_b, Tile tile, Place place, int k0) {
+  const u32 full = base + kOffsetFull + slot * 8;
+  l2::mbarrier_arrive_expect_tx(full, kBytesA + kBytesB);  // of all shares
+  constexpr int kShareA = (L2_A_T ? kSlab : TILE_M) / COLS;
+  constexpr int kShareB = (L2_B_T ? TILE_N : kSlab) / ROWS;
+  const u32 a = base + slot * kBytesA + place.col * kShareA * 128;
+  const u32 b = base + kOffsetB + slot * kBytesB + place.row * kShareB * 128;
+  const int k_a = k0 + (L2_A_T ? place.col * kShareA : 0);
+  const int row = tile.row + (L2_A_T ? 0 : place.col * kShareA);
+  const int k_b = k0 + (L2_B_T ? 0 : place.row * kShareB);
+  const int col = tile.col + (L2_B_T ? place.row * kShareB : 0);
+#pragma unroll
+  for (int i = 0; i < (L2_A_T ? TILE_M / kSlab : 1); ++i) {
+    const int inner = L2_A_T ? row + i * kSlab : k_a, outer = L2_A_T ? k_a : row;
+    if (COLS == 1) l2::tma_load_3d(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a);
+    else l2::tma_load_3d_multicast(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a,
+                                   3 << place.rank_of(place.part, place.row, 0));
+  }
+#pragma unroll
+  for (int i = 0; i < (L2_B_T ? 1 : kColsB / kSlab); ++i) {
+    const int inner = L2_B_T ? k_b : col + i * kSlab, outer = L2_B_T ? col : k_b;
+    if (ROWS == 1) l2::tma_load_3d(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b);
+    else l2::tma_load_3d_multicast(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b,
+                                   (1 | 1 << COLS) << place.rank_of(place.part, 0, place.col));
+  }
+}
+
+// Called by each reading warp: the slot may be overwritten, by every block that fetches for it.
+__device__ __forceinline__ void release(u32 empty, Place place, int lane) {
+  if (kPeers == 1) {
+    if (lane == 0) l2::mbarrier_arrive(empty);
+  } else if (lane < kPeers) {
+    l2::mbarrier_arrive_cluster(l2::map_to_rank(empty, place.peer(lane)));
+  }
+}
+
+// Adds one slot's product, 64 of k in steps of 16; `a` is where this warpgroup's rows start.
+__device__ __forceinline__ void multiply(float (&acc)[TILE_N / 2], u32 a, u32 b, bool first) {
+  constexpr u32 kStepA = (L2_A_T ? 16 * 128 : 32) / 16, kStepB = (L2_B_T ? 32 : 16 * 128) / 16;
+  const auto operand_a = L2_A_T ? l2::wgmma_mn_major(a, kSlabBytes) : l2::wgmma_k_major(a);
+  const auto operand_b = L2_B_T ? l2::wgmma_k_major(b) : l2::wgmma_mn_major(b, kSlabBytes);
+  l2::wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < kSlab / 16; ++step)
+    l2::wgmma<L2_A_T, !L2_B_T>(acc, operand_a + step * kStepA, operand_b + step * kStepB,
+                               step > 0 || !first);
+  l2::wgmma_commit();
+}
+
+__device__ __forceinline__ void store_shared(u32 address, const float* d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3]) : "memory");
+}
+
+__device__ __forceinline__ float4 load_cluster(u32 remote) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(remote) : "memory");
+  return v;
+}
+
+// Writes a warp's 16 rows through `buffer`, 2 KB of shared memory for each 64 columns.
+__device__ __forceinline__ void store_by_copy(const float (&acc)[TILE_N / 2], u32 buffer,
+                                              const l2::tensor_map& map_c, int row, int col,
+                                              int batch, int n, int lane) {
+#pragma unroll
+  for (int i = 0; i < TILE_N / 16; ++i) {
+    const float* d = acc + i * 8;
+    // 16x16 as four 8x8: rows 0-7, rows 8-15, and the same of the next 8 columns.
+    l2::stmatrix_x4(buffer + i / 4 * 2048 + l2::swizzle_128(lane % 16, i % 4 * 2 + lane / 16),
+                    l2::pack2(d[0], d[1]), l2::pack2(d[2], d[3]),
+                    l2::pack2(d[4], d[5]), l2::pack2(d[6], d[7]));
+  }
+  l2::fence_proxy_async_shared();
+  __syncwarp();
+  if (lane == 0) {
+    for (int slab = 0; slab < TILE_N / kSlab && col + slab * kSlab < n; ++slab)
+      l2::tma_store_3d(map_c, buffer + slab * 2048, col + slab * kSlab, row, batch);
+    l2::tma_store_commit();
+    l2::tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
+  }
+}
+
+// Writes the four sums that a lane holds of 16 rows and 8 columns.
+__device__ __forceinline__ void store(l2::elem* c, int row, int col, int m, int n, int ldc,
+                                      const float* d, int lane) {
+  const int x = col + lane % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + lane / 4 + half * 8;
+    l2::elem* out = c + static_cast<long long>(r) * ldc + x;  // 4-byte aligned: ldc and x are even
+    if (r < m && x + 1 < n) *reinterpret_cast<u32*>(out) = l2::pack2(d[2 * half], d[2 * half + 1]);
+    else if (r < m && x < n) *out = l2::to_elem(d[2 * half]);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(kReaders + 32)
+gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::tensor_map map_b,
+     const __grid_constant__ l2::tensor_map map_c, l2::elem* __restrict__ c, int m, int n, int k,
+     int ldc, long long stride_c, int a_batched, int b_batched) {
+  extern __shared__ unsigned char dynamic[];
+  // The swizzle counts rows from a 1024-byte boundary; all blocks of a cluster find the same one.
+  const u32 base = (l2::shared_address(dynamic) + 1023) / 1024 * 1024;
+  const u32 full = base + kOffsetFull, empty = base + kOffsetEmpty;
+  const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+  const int rank = kBlocks == 1 ? 0 : l2::cluster_rank();
+  const Place place = {rank / (ROWS * COLS), rank / COLS % ROWS, rank % COLS};
+
+  const int tiles_m = (m - 1) / (TILE_M * ROWS) + 1, tiles_n = (n - 1) / (TILE_N * COLS) + 1;
+  const int index = blockIdx.x / kBlocks, batch = index / (tiles_m * tiles_n);
+  const int in_batch = index - batch * tiles_m * tiles_n;
+  const Tile tile = {(in_batch % tiles_m * ROWS + place.row) * TILE_M,
+                     (in_batch / tiles_m * COLS + place.col) * TILE_N, batch * a_batched,
+                     batch * b_batched};
+  const long long steps_k = (k - 1) / kSlab + 1;
+  const int begin = static_cast<int>(steps_k * place.part / SPLIT);
+  const int steps = static_cast<int>(steps_k * (place.part + 1) / SPLIT) - begin;
+
+  const bool copies = warp == kReaders / 32 && lane == 0;
+  if (copies) {
+    l2::prefetch_tensor_map(map_a);
+    l2::prefetch_tensor_map(map_b);
+    if (SPLIT == 1) l2::prefetch_tensor_map(map_c);
+    for (int i = 0; i < STAGES; ++i) {
+      l2::mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
+      l2::mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
+    }
+    l2::mbarrier_init_fence();
+  }
+  if (kPeers > 1) l2::cluster_arrive(), l2::cluster_wait();  // so are the other blocks' barriers
+  if (copies) {
+    l2::grid_dependency_wait();
+    for (int step = 0; step < min(STAGES, steps); ++step)
+      load(base, step, map_a, map_b, tile, place, (begin + step) * kSlab);
+  }
+  __syncthreads();
+
+  if (copies) {
+    u32 parity = 0;
+    for (int step = STAGES, slot = 0; step < steps; ++step) {
+      l2::mbarrier_wait(empty + slot * 8, parity);
+      load(base, slot, map_a, map_b, tile, place, (begin + step) * kSlab);
+      if (++slot == STAGES) slot = 0, parity ^= 1;
+    }
+    l2::launch_dependents();
+  }
+  c += batch * stride_c;
+  const int row = tile.row + warp * 16;
+  float acc[TILE_N / 2];
+  if (warp < kReaders / 32) {
+    int slot = 0, previous = 0;
+    u32 parity = 0;
+#pragma unroll
+    for (int i = 0; i < TILE_N / 2; ++i) acc[i] = 0;
+    for (int step = 0; step < steps; ++step) {
+      l2::mbarrier_wait(full + slot * 8, parity);
+      multiply(acc, base + slot * kBytesA + warp / 4 * (64 * 128), base + kOffsetB + slot * kBytesB,
+               step == 0);
+      l2::wgmma_wait<1>();  // all but the product just issued are done: the slot before is read
+      if (step > 0) release(empty + previous * 8, place, lane);
+      previous = slot;
+      if (++slot == STAGES) slot = 0, parity ^= 1;
+    }
+    l2::wgmma_wait<0>();
+#pragma unroll
+    for (int i = 0; i < TILE_N / 2; ++i) l2::wgmma_pin(acc[i]);
+    l2::grid_dependency_wait();  // C may be read by the launch before
+    if (SPLIT == 1 && (TILE_N % kSlab || n % 8)) {
+#pragma unroll
+      for (int i = 0; i < kEights; ++i)
+        store(c, row, tile.col + i * 8, m, n, ldc, acc + i * 4, lane);
+    } else {
+      l2::named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
+    }
+    if (SPLIT == 1 && TILE_N % kSlab == 0 && n % 8 == 0 && row < m)
+      store_by_copy(acc, base + warp * (TILE_N * 32), map_c, row, tile.col, batch, n, lane);
+    if (SPLIT > 1) {
+#pragma unroll
+      for (int i = 0; i < kEights; ++i)
+        store_shared(base + (i * kReaders + threadIdx.x) * 16, acc + i * 4);
+    }
+  }
+  if (SPLIT > 1) {
+    l2::cluster_arrive(), l2::cluster_wait();  // every block's sums are there
+    if (warp < kReaders / 32) {
+      constexpr int kShare = kEights / SPLIT;
+#pragma unroll
+      for (int i = 0; i < kShare; ++i) {
+        const int eight = place.part * kShare + i;
+        const u32 mine = base + (eight * kReaders + threadIdx.x) * 16;
+        float4 part[SPLIT];
+#pragma unroll
+        for (int p = 0; p < SPLIT; ++p)
+          part[p] = load_cluster(l2::map_to_rank(mine, place.rank_of(p, place.row, place.col)));
+        float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int p = 0; p < SPLIT; ++p)
+          sum[0] += part[p].x, sum[1] += part[p].y, sum[2] += part[p].z, sum[3] += part[p].w;
+        store(c, row, tile.col + eight * 8, m, n, ldc, sum, lane);
+      }
+    }
+  }
+  // A block stays until the others have read its sums, and sent their last arrivals.
+  if (kBlocks > 1) l2::cluster_arrive(), l2::cluster_wait();
+}
