@@ -36,8 +36,12 @@ _FEW_SMS, _ENOUGH_SMS = 4, 16
 """Multiprocessors that a contract is told of: few in `waves`, so that a small problem makes them;
 elsewhere enough for a block for each tile, where the launch is that of a GPU with any more.
 """
-_MOST_PRODUCTS = {"sm80/naive": 1 << 18, "sm80/tiled": 1 << 18, "sm90a/wgmma_persistent": 1 << 24,
-                  "sm90a/wgmma_split": 1 << 24}
+_MOST_PRODUCTS = {
+    "sm80/naive": 1 << 18,
+    "sm80/tiled": 1 << 18,
+    "sm90a/wgmma_persistent": 1 << 24,
+    "sm90a/wgmma_split": 1 << 24,
+}
 _MOST_PRODUCTS_ELSE = 1 << 23
 _PLAIN_TILE = {"sm80/naive": 16, "sm80/tiled": 32}
 _DRAWS, _TRIES = 32, 100

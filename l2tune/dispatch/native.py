@@ -195,11 +195,14 @@ def open_library(path: Path) -> Native:
 
 
 def build_if_missing() -> None:
-    """Build the library now where it is of use and missing; a failure is one warning."""
+    """Build the library now where it is of use and missing; a failure is one warning.
+
+    Not where a build failed before: `l2tune doctor` tells, and builds again if asked.
+    """
     if settings.current().native == "off" or compiler() is None:
         return
     try:
-        if not library_path().exists():
+        if not library_path().exists() and not log_path().exists():
             build()
     except (CacheError, InfrastructureError, OSError) as error:
         warnings.warn(f"{error}; matmul runs in Python", NativeWarning, stacklevel=2)

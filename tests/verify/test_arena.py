@@ -36,7 +36,9 @@ def test_offsets_count_from_a_256_byte_boundary():
             assert start % 256 == 0
 
 
-@pytest.mark.parametrize(("layout", "dtype"), itertools.product(LAYOUTS, ["float16", "bfloat16"]))
+@pytest.mark.parametrize(
+    ("layout", "dtype"), [*itertools.product(LAYOUTS, ["float16", "bfloat16"])]
+)
 def test_everything_around_the_inputs_is_nan(layout, dtype):
     made = arena(layout=layout, dtype=getattr(torch, dtype))
     for operand in (made.a, made.b):
