@@ -13,6 +13,7 @@ from l2tune import settings
 from l2tune.runtime import driver
 
 _FLUSH_L2_MULTIPLE = 6  # 0.1 ms on an H200, enough for the host to queue a replay
+_DELAY_CLOCKS = 200_000  # 0.1 ms on an H200, enough for the host to queue one launch
 _SLOWEST_FLOPS_PER_S = 5e10
 """A kernel slower than this has hung: 1/10,000 of an H200's rate, and what the gate allows."""
 
@@ -75,6 +76,24 @@ class DeviceClock:
             finally:
                 graph.capture_end()
         return graph
+
+    def call_us(self, launch: Callable[[int], None], *, what: str) -> float:
+        """Time `launch(stream)` outside any graph, microseconds; caches and clocks stay as found.
+
+        A delay of one thread goes before, in which the host queues the launch; only where it takes
+        longer than that is its time in the figure.
+
+        Raises:
+            LaunchRefusedError: If the driver refuses the launch.
+            KernelDied: If a kernel faulted or hung.
+        """
+        with torch.cuda.stream(self.stream):
+            torch.cuda._sleep(_DELAY_CLOCKS)  # type: ignore[no-untyped-call]
+            self._start.record()
+            launch(self.stream.cuda_stream)
+            self._end.record()
+        driver.wait(self.stream.cuda_stream, timeout_s=self._launch_timeout_s, what=what)
+        return 1000.0 * float(self._start.elapsed_time(self._end))
 
     def replay_us(
         self,

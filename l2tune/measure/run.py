@@ -15,6 +15,7 @@ from l2tune.measure.clock import DeviceClock
 from l2tune.measure.contestants import TORCH, Contestant
 from l2tune.measure.host import call_count, host_samples_us
 from l2tune.measure.libraries import library_contestants
+from l2tune.measure.peers import Peer, peer_contestant
 from l2tune.measure.rounds import Rounds
 from l2tune.measure.statistics import choose_and_report, interval
 from l2tune.measure.telemetry import Telemetry
@@ -61,6 +62,7 @@ class Request:
         triton: The best Triton kernel known for the key, for `all`.
         budget_s: Time for the rounds; autotuning the libraries may take half as much again.
         seed: Decides operands and order.
+        peers: Further baselines, known to be right.
     """
 
     key: GemmKey
@@ -71,6 +73,7 @@ class Request:
     triton: Verified | None
     budget_s: float
     seed: int
+    peers: tuple[Peer, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,6 +203,7 @@ class _Run:
             missing += (TRITON,)
         else:
             found.append(self._kernel(triton.compiled, TRITON))
+        found += [peer_contestant(peer, self._sets)[0] for peer in self._request.peers]
         self._missing = missing
         return found
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from l2tune.errors import InfrastructureError
+from l2tune.measure.peers import Peer
 from l2tune.measure.run import Baselines, Died, Request, Through, candidate_position, measure_here
 from l2tune.runtime.worker import Worker, WorkerDied
 from l2tune.spec.key import GemmKey
@@ -29,6 +30,7 @@ def measure(  # noqa: D417  # the rest is described once, in `Request`
     triton: Verified | None,
     budget_s: float,
     seed: int,
+    peers: Sequence[Peer] = (),
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing | Refuted]:
     """Time candidates and baselines for a key in one run of the worker.
@@ -49,7 +51,7 @@ def measure(  # noqa: D417  # the rest is described once, in `Request`
         InfrastructureError: If the worker failed, or a baseline did.
     """
     request = Request(
-        key, tuple(candidates), cache_dir, through, baselines, triton, budget_s, seed
+        key, tuple(candidates), cache_dir, through, baselines, triton, budget_s, seed, tuple(peers)
     )  # fmt: skip
     return _outcomes(worker, request, progress)
 

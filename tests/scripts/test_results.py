@@ -27,14 +27,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    options = ["--csv", folder / "spine.csv", "--readme", folder / "README.md"]
+def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    options = ["--csv", folder / "spine.csv", "--readme", folder / "README.md", *more]
     command = [sys.executable, str(SCRIPT), *map(str, options)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_table_replaces_what_stands_between_the_marks(folder: Path) -> None:
-    done = run(folder)
+    done = run(folder, "--no-page")
     assert done.returncode == 0, done.stderr
     text = (folder / "README.md").read_text()
     assert text.startswith("# x\n<!-- results:begin -->\n| m x n x k |")
@@ -49,10 +49,13 @@ def test_the_table_replaces_what_stands_between_the_marks(folder: Path) -> None:
 
 def test_the_plot_is_made_from_the_same_rows(folder: Path) -> None:
     pytest.importorskip("matplotlib")
-    run(folder)
+    assert run(folder).returncode == 0
+    page = (folder / "spine.html").read_text()
+    assert page.count("<svg") == 2  # both products are batched: no maps
+    assert str(folder) not in page
     picture = (folder / "spine.svg").read_bytes()
     assert (folder / "spine.png").stat().st_size > 5000
-    run(folder)
+    run(folder, "--no-page")
     assert (folder / "spine.svg").read_bytes() == picture
 
 
