@@ -20,6 +20,10 @@ class KeyFormatError(L2TuneError, ValueError):
     """A string is not the canonical form of a `GemmKey`, or its fields contradict each other."""
 
 
+class PackError(L2TuneError, ValueError):
+    """A pack's text is not what l2tune writes, or it is for another GPU."""
+
+
 class CacheError(L2TuneError, OSError):
     """The cache directory cannot be used: it is not writable, or others could write to it."""
 

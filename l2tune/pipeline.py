@@ -3,16 +3,19 @@
 generate -> flatten -> screen, contract -> compile -> quick check, rough time -> emulator, gate ->
 time -> admit -> store. `evaluate` takes one kernel file the same way; the tuner, the reward of a
 model in training and the tests all call these two. `estimate` is `tune` on a machine without a GPU:
-a model stands where the clock is. This is the only place that wires the stages of `l2tune.stages`.
+a model stands where the clock is. `recheck` is `evaluate`, quick, for a kernel that was proven on
+another machine. This is the only place that wires the stages of `l2tune.stages`.
 """
 
 import datetime
+from collections.abc import Iterable
 from typing import Any
 
-from l2tune import admit, dispatch, generate, measure
+from l2tune import admit, dispatch, generate, measure, settings
 from l2tune.errors import HeaderError, UnsupportedProblemError
 from l2tune.runtime.versions import tools
 from l2tune.runtime.worker import NO_GPU
+from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import (
     Admitted,
@@ -40,20 +43,27 @@ from l2tune.stages import (
     source_for,
 )
 
-__all__ = ["Bench", "Progress", "estimate", "evaluate", "tune"]
+__all__ = ["Bench", "Failure", "Progress", "estimate", "evaluate", "recheck", "tune"]
 
 _FINALISTS = 2
 _ESTIMATED_PER_FAMILY = 4
 """Instances of each seed that are compiled and emulated where nothing can be timed."""
 
 
-def tune(key: GemmKey, *, bench: Bench | None = None, progress: Progress = silent) -> Record:
+def tune(
+    key: GemmKey,
+    *,
+    bench: Bench | None = None,
+    progress: Progress = silent,
+    candidates: Iterable[KernelSource] | None = None,
+) -> Record:
     """Search for the fastest correct kernel for `key` and store what was found.
 
     Args:
         key: What to tune.
         bench: Where to run; a worker on the current GPU by default.
         progress: Receives one line for each step.
+        candidates: Kernels to choose among; instances of the seeds by default.
 
     Returns:
         The stored record: an `Admitted` kernel, or `Declined` where `torch.matmul` is the best.
@@ -64,21 +74,20 @@ def tune(key: GemmKey, *, bench: Bench | None = None, progress: Progress = silen
     """
     if bench is None:
         with Bench.open() as opened:
-            return tune(key, bench=opened, progress=progress)
-    compiled = build_all(generate.candidates(key), key, bench, progress)
+            return tune(key, bench=opened, progress=progress, candidates=candidates)
+    sources = generate.candidates(key) if candidates is None else candidates
+    compiled = build_all(sources, key, bench, progress)
     if not compiled:
-        raise UnsupportedProblemError(
-            f"{key.label}: no seed kernel admits it; torch.matmul serves it"
-        )
+        raise UnsupportedProblemError(f"{key.label}: no kernel admits it; torch.matmul serves it")
     ranked = rank(compiled, key, bench, progress)
     proven = _finalists(ranked, key, bench, progress)
     if not proven:
         raise UnsupportedProblemError(
             f"{key.label}: every candidate was refuted; see `l2tune show`"
         )
-    progress(f"{key.label}: choosing among {len(proven)} proven kernels")
+    progress(f"{key.label}: choosing: {len(proven)} proven kernels")
     chosen = _choose(proven, key, bench)
-    progress(f"{key.label}: confirming {chosen.compiled.source.name} against the libraries")
+    progress(f"{key.label}: confirming: {chosen.compiled.source.name}, against the libraries")
     confirmed = confirm(chosen, key, bench, triton=_first_triton(proven))
     if isinstance(confirmed, Refuted):
         raise UnsupportedProblemError(f"{key.label}: refused after timing: {confirmed.detail}")
@@ -86,7 +95,11 @@ def tune(key: GemmKey, *, bench: Bench | None = None, progress: Progress = silen
 
 
 def estimate(
-    key: GemmKey, *, bench: Bench | None = None, progress: Progress = silent
+    key: GemmKey,
+    *,
+    bench: Bench | None = None,
+    progress: Progress = silent,
+    candidates: Iterable[KernelSource] | None = None,
 ) -> EstimatedRecord:
     """Search without a GPU: rank by the cost model, prove on the emulator, store as an estimate.
 
@@ -94,6 +107,7 @@ def estimate(
         key: What to search for; its GPU is pretended.
         bench: Where to run; emulators alone by default.
         progress: Receives one line for each step.
+        candidates: Kernels to choose among; instances of the seeds by default.
 
     Returns:
         The stored estimate. No record is made or changed.
@@ -104,10 +118,12 @@ def estimate(
     """
     if bench is None:
         with Bench.open(device=NO_GPU) as opened:
-            return estimate(key, bench=opened, progress=progress)
-    sources = generate.candidates(key, per_family=_ESTIMATED_PER_FAMILY)
+            return estimate(key, bench=opened, progress=progress, candidates=candidates)
+    sources = candidates
+    if sources is None:
+        sources = generate.candidates(key, per_family=_ESTIMATED_PER_FAMILY)
     compiled = build_all(sources, key, bench, progress)
-    progress(f"{key.label}: counting the instructions of {len(compiled)} kernels")
+    progress(f"{key.label}: counting: the instructions of {len(compiled)} kernels")
     for candidate, model in rank_by_model(compiled, key, bench):
         (proof,) = prove([candidate], key, bench, progress)
         if isinstance(proof, Verified):
@@ -119,7 +135,7 @@ def estimate(
             bench.registry.put_estimate(record)
             return record
     raise UnsupportedProblemError(
-        f"{key.label}: no seed kernel admits it and is proven on the emulator; see `l2tune show"
+        f"{key.label}: no kernel admits it and is proven on the emulator; see `l2tune show"
         " --refused`"
     )
 
@@ -150,6 +166,31 @@ def evaluate(text: str, key: GemmKey, *, bench: Bench) -> Admitted | Declined | 
         return proof
     timed = confirm(proof, key, bench, baselines="torch")
     return timed if isinstance(timed, Refuted) else admit.admit(timed)
+
+
+def recheck(text: str, key: GemmKey, *, bench: Bench) -> Record | Failure:
+    """Take a kernel that was proven and timed on another machine through fixed cases and the clock.
+
+    The whole gate but for drawn cases, so no Hypothesis is needed; `torch.matmul` is the only
+    baseline. A kernel that this GPU model has passed for another key is tried on the key alone.
+
+    Args:
+        text: A settled kernel file.
+        key: What it was the best for, on this machine's GPU.
+        bench: Where to run; its GPU is the key's.
+
+    Returns:
+        The stored record, or why the kernel was refused here.
+
+    Raises:
+        InfrastructureError: If the machine failed.
+    """
+    with settings.override(max_examples=0):
+        outcome = evaluate(text, key, bench=bench)
+    if isinstance(outcome, Admitted | Declined):
+        return _store(key, outcome, bench)
+    assert not isinstance(outcome, Verified)  # only without a GPU is there a proof and no time
+    return outcome
 
 
 def _finalists(

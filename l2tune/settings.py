@@ -87,7 +87,7 @@ def current() -> Settings:
 
 @contextmanager
 def override(**changes: object) -> Iterator[Settings]:
-    """Replace some settings inside a `with` block; for tests."""
+    """Replace some settings inside a `with` block."""
     global _current
     before = current()
     _current = dataclasses.replace(before, **changes)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ what it refused. In which order they are called is `l2tune.pipeline`'s to say.
 import dataclasses
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from l2tune.store import Artifacts, KernelProof, Proofs, Registry
 
 Failure = Refuted | CompileFailed
 Progress = Callable[[str], None]
+"""Takes a line when something begins: the key, what it is, and on what, with colons between."""
 
 _MAX_EMULATORS = 4
 
@@ -51,20 +52,29 @@ class Bench:
     emulators: list[Worker] = dataclasses.field(default_factory=list)
 
     @classmethod
-    def open(cls, *, device: int = 0, seed: int = 0, budget_s: float = 12.0) -> "Bench":
+    def open(
+        cls, *, device: int = 0, seed: int = 0, budget_s: float = 12.0, emulators: int | None = None
+    ) -> "Bench":
         """Start a worker on `device` and emulators beside it, with the cache of the settings.
 
         With `NO_GPU` for the device there are only emulators.
+
+        Args:
+            device: Index of the GPU.
+            seed: What every random draw starts from.
+            budget_s: Seconds of timing for each key.
+            emulators: How many beside a GPU; by default as many as half the cores, at most four.
         """
         cache_dir = settings.current().cache_dir
         if device == NO_GPU:
             count = min(_MAX_EMULATORS, os.cpu_count() or 1)
-            emulators = [Worker(device=NO_GPU, spares=0) for _ in range(count)]
-            return cls(emulators[0], cache_dir, seed, budget_s, emulators)
+            alone = [Worker(device=NO_GPU, spares=0) for _ in range(count)]
+            return cls(alone[0], cache_dir, seed, budget_s, alone)
         native.build_if_missing()  # before the workers start: they time the calls that users make
-        count = max(1, min(_MAX_EMULATORS, (os.cpu_count() or 1) // 2))
-        emulators = [Worker(device=NO_GPU, spares=0) for _ in range(count)]
-        return cls(Worker(device=device), cache_dir, seed, budget_s, emulators)
+        if emulators is None:
+            emulators = max(1, min(_MAX_EMULATORS, (os.cpu_count() or 1) // 2))
+        beside = [Worker(device=NO_GPU, spares=0) for _ in range(emulators)]
+        return cls(Worker(device=device), cache_dir, seed, budget_s, beside)
 
     def __enter__(self) -> "Bench":
         return self
@@ -105,18 +115,25 @@ def source_for(text: str, key: GemmKey) -> KernelSource:
 
 
 def build(source: KernelSource, key: GemmKey, bench: Bench) -> Compiled | Failure:
-    """Screen, check the contract, compile and check resources: all that needs no GPU."""
+    """`compile_for`, unless the kernel was refused before; a refusal is remembered."""
     known = bench.registry.refusal(key, source.digest)
     if known is not None:
         return known
-    result: Compiled | Failure | None = verify.screen(source) or verify.check_contract(source, key)
-    if result is None:
-        result = compile.compile_kernel(source, bench.artifacts)
-    if isinstance(result, Compiled):
-        result = verify.check_resources(result, key) or result
+    result = compile_for(source, key, bench.artifacts)
     if not isinstance(result, Compiled):
         bench.registry.remember_refusal(key, source.digest, result)
     return result
+
+
+def compile_for(source: KernelSource, key: GemmKey, artifacts: Artifacts) -> Compiled | Failure:
+    """Screen, check the contract, compile and check resources: all that needs no GPU."""
+    refuted = verify.screen(source) or verify.check_contract(source, key)
+    if refuted is not None:
+        return refuted
+    compiled = compile.compile_kernel(source, artifacts)
+    if not isinstance(compiled, Compiled):
+        return compiled
+    return verify.check_resources(compiled, key) or compiled
 
 
 def build_all(
@@ -124,7 +141,7 @@ def build_all(
 ) -> list[Compiled]:
     """Build many sources, as many at a time as there are cores; failures are remembered."""
     flat = [source_for(source.text, key) for source in sources if compile.is_available(source)]
-    progress(f"{key.label}: compiling {len(flat)} candidates")
+    progress(f"{key.label}: compiling: {len(flat)} candidates")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda source: build(source, key, bench), flat))
     return [result for result in results if isinstance(result, Compiled)]
@@ -136,7 +153,7 @@ def rank(
     """Drop what fails the quick check, time the rest roughly, fastest first."""
     sound: list[Compiled] = []
     for index, candidate in enumerate(compiled):
-        progress(f"{key.label}: quick check {index + 1}/{len(compiled)}")
+        progress(f"{key.label}: quick check: {index + 1} of {len(compiled)}")
         proof = verify.verify(
             bench.worker, candidate, key, cache_dir=bench.cache_dir, seed=bench.seed,
             checks=verify.QUICK_CHECKS,
@@ -145,7 +162,7 @@ def rank(
             bench.registry.remember_refusal(key, candidate.source.digest, proof)
         else:
             sound.append(candidate)
-    progress(f"{key.label}: rough timing of {len(sound)} kernels")
+    progress(f"{key.label}: rough timing: {len(sound)} kernels")
     times = measure.quick_rank(
         bench.worker, key, sound, cache_dir=bench.cache_dir, budget_s=bench.budget_s / 3
     )
@@ -167,10 +184,11 @@ def prove(
     """
     known = [_known_proof(candidate, key, bench) for candidate in compiled]
     new = [c for c, proof in zip(compiled, known, strict=True) if proof is None]
+    progress(f"{key.label}: emulator: {len(new)} kernels")
     emulated = iter(_emulate_all(new, key, bench))
     outcomes: list[Verified | Refuted] = []
     for candidate, proof in zip(compiled, known, strict=True):
-        progress(f"{key.label}: gate for {candidate.source.name}")
+        progress(f"{key.label}: gate: {candidate.source.name}")
         if proof is None:
             outcome = _prove_kernel(candidate, key, bench, next(emulated))
         else:
@@ -259,6 +277,7 @@ def confirm(
     *,
     triton: Verified | None = None,
     baselines: measure.Baselines = "all",
+    peers: Sequence[measure.Peer] = (),
 ) -> Timing | Refuted:
     """Time one kernel in a fresh process with fresh data, beside the baselines.
 
@@ -268,6 +287,7 @@ def confirm(
         bench: Where to run.
         triton: The best Triton kernel for the key, timed as a baseline.
         baselines: All libraries, or `torch.matmul` alone.
+        peers: Further baselines, known to be right; for all libraries.
 
     Returns:
         The timing, or why the results on the timed buffers refute the kernel.
@@ -276,6 +296,7 @@ def confirm(
     (result,) = measure.measure(
         bench.worker, key, [chosen], cache_dir=bench.cache_dir, through=dispatch.Pinned,
         baselines=baselines, triton=triton, budget_s=bench.budget_s, seed=bench.seed + 2,
+        peers=peers,
     )  # fmt: skip
     if isinstance(result, Refuted):
         bench.registry.remember_refusal(key, chosen.compiled.source.digest, result)

@@ -7,7 +7,7 @@ usage.
 
 import typer
 
-from l2tune.cli import bench, doctor, emulate, export, show, tune, verify
+from l2tune.cli import bench, doctor, emulate, export, pack, report, show, tune, verify
 from l2tune.cli.group import Group
 
 app = typer.Typer(
@@ -17,9 +17,10 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
 )
 for command in (
-    tune.tune, bench.bench, show.show, verify.verify, emulate.emulate, export.export,
+    tune.tune, bench.bench, report.report, show.show, verify.verify, emulate.emulate, export.export,
     doctor.doctor,
 ):  # fmt: skip
     app.command()(command)
+app.add_typer(pack.app, name="pack")
 
 __all__ = ["app"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from l2tune.cli import keys as options
-from l2tune.cli.output import Json, print_json, progress_bar, say, tell
+from l2tune.cli.output import Json, StopWatch, print_json, progress_bar, say, tell
 from l2tune.cli.records import estimate_row, print_estimates, print_records
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.export import results
@@ -21,9 +21,11 @@ from l2tune.pipeline import tune as tune_key
 from l2tune.runtime.device import detect
 from l2tune.runtime.versions import tools
 from l2tune.runtime.worker import NO_GPU
+from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
 from l2tune.spec.record import EstimatedRecord, Record
-from l2tune.store import judge
+from l2tune.store import Pack, judge
+from l2tune.store.pack import find
 
 _Found = TypeVar("_Found", Record, EstimatedRecord)
 _Search = Callable[[GemmKey, Progress], _Found]
@@ -52,6 +54,13 @@ def tune(
             help="Use no GPU, and estimate for this one; without a GPU it is h200.",
         ),
     ] = None,
+    from_pack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|NAME",
+            help="Choose among this pack's kernels alone; without a shape, for all its products.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option(help="Tune keys that have a valid record too.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -67,17 +76,21 @@ def tune(
         gpu = options.pretended_gpu(pretended)
     else:
         gpu = options.needed_gpu(device, why="tuning times kernels and needs one")
-    wanted = options.asked_keys(
-        gpu, shape=shape, shapes=shapes, grid=grid, batch=batch, layout=layout, dtype=dtype
-    )
+    pack = None if from_pack is None else Pack.read(find(from_pack))
+    if pack is not None and (shape, shapes, grid) == (None, None, None):
+        wanted = pack.keys_on(gpu)
+    else:
+        wanted = options.asked_keys(
+            gpu, shape=shape, shapes=shapes, grid=grid, batch=batch, layout=layout, dtype=dtype
+        )
     if pretended is not None:
         if results_file is not None:
             raise typer.BadParameter("--results takes measured times; estimates go to --json")
         with Bench.open(device=NO_GPU, seed=seed) as bench:
-            failed = _estimate_all(wanted, bench, force=force, as_json=as_json)
+            failed = _estimate_all(wanted, bench, pack, force=force, as_json=as_json)
     else:
         with Bench.open(device=device, seed=seed, budget_s=budget_s) as bench:
-            failed = _tune_all(wanted, bench, results_file, force=force, as_json=as_json)
+            failed = _tune_all(wanted, bench, pack, results_file, force=force, as_json=as_json)
     for said in failed.values():
         say(said, style="red")
     if failed:
@@ -85,12 +98,13 @@ def tune(
 
 
 def _tune_all(
-    wanted: list[GemmKey], bench: Bench, results_file: Path | None, *, force: bool, as_json: bool
-) -> dict[GemmKey, str]:
+    wanted: list[GemmKey], bench: Bench, pack: Pack | None, results_file: Path | None,
+    *, force: bool, as_json: bool,
+) -> dict[GemmKey, str]:  # fmt: skip
     """Tune what has no valid record, and report; returns why keys failed."""
 
     def search(key: GemmKey, progress: Progress) -> Record:
-        record = _tune_one(key, bench, progress)
+        record = _tune_one(key, bench, progress, _candidates(pack, key))
         if results_file is not None:
             results.append(results_file, [record])
         return record
@@ -106,14 +120,16 @@ def _tune_all(
 
 
 def _estimate_all(
-    wanted: list[GemmKey], bench: Bench, *, force: bool, as_json: bool
+    wanted: list[GemmKey], bench: Bench, pack: Pack | None, *, force: bool, as_json: bool
 ) -> dict[GemmKey, str]:
     """Likewise where nothing can be timed."""
+
+    def search(key: GemmKey, progress: Progress) -> EstimatedRecord:
+        candidates = _candidates(pack, key)
+        return estimate_key(key, bench=bench, progress=progress, candidates=candidates)
+
     known = {} if force else valid_estimates(wanted, bench)
-    found, failed = _each(
-        [key for key in wanted if key not in known],
-        lambda key, progress: estimate_key(key, bench=bench, progress=progress),
-    )
+    found, failed = _each([key for key in wanted if key not in known], search)
     if as_json:
         rows = [estimate_row(record) for record in found]
         print_json({"estimated": rows, **_rest(known, failed)})
@@ -122,6 +138,23 @@ def _estimate_all(
         tell(f"{len(found)} estimated, {len(known)} already valid, {len(failed)} failed")
         tell("nothing was timed; the same command on a machine with the GPU does that")
     return failed
+
+
+def _candidates(pack: Pack | None, key: GemmKey) -> list[KernelSource] | None:
+    """The pack's kernels for the key's product; None without a pack.
+
+    Raises:
+        UnsupportedProblemError: If it has none that the key's GPU can run.
+    """
+    if pack is None:
+        return None
+    found = pack.candidates(key)
+    if not found:
+        raise UnsupportedProblemError(
+            f"{key.label}: the pack for {pack.gpu.name} has no kernel for it that {key.gpu.name}"
+            f" ({key.gpu.arch}) can run; `l2tune tune` searches for one"
+        )
+    return found
 
 
 def _rest(known: dict[GemmKey, Any], failed: dict[GemmKey, str]) -> dict[str, Any]:
@@ -155,19 +188,23 @@ def _each(keys: list[GemmKey], search: _Search[_Found]) -> tuple[list[_Found], d
     with progress_bar() as progress:
         task = progress.add_task("starting", total=len(keys))
         for key in keys:
+            watch = StopWatch(lambda line: progress.update(task, description=line))
             try:
-                found.append(search(key, lambda line: progress.update(task, description=line)))
+                found.append(search(key, watch))
             except UnsupportedProblemError as error:
                 failed[key] = str(error)
+            say(f"{key.label}: {watch.told()}")
             progress.advance(task)
     return found, failed
 
 
-def _tune_one(key: GemmKey, bench: Bench, progress: Progress) -> Record:
+def _tune_one(
+    key: GemmKey, bench: Bench, progress: Progress, candidates: list[KernelSource] | None
+) -> Record:
     """Tune, and once more in a fresh worker where the machine and no kernel failed."""
     try:
-        return tune_key(key, bench=bench, progress=progress)
+        return tune_key(key, bench=bench, progress=progress, candidates=candidates)
     except InfrastructureError as error:
         say(f"{key.label}: {error}; trying once more", style="yellow")
         bench.worker.renew()
-        return tune_key(key, bench=bench, progress=progress)
+        return tune_key(key, bench=bench, progress=progress, candidates=candidates)

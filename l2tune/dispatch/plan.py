@@ -14,6 +14,7 @@ import torch
 from l2tune import settings
 from l2tune.dispatch import native
 from l2tune.dispatch.shapes import Product
+from l2tune.dispatch.waiting import recheck_in_background
 from l2tune.errors import CacheError, InfrastructureError
 from l2tune.runtime.device import detect
 from l2tune.runtime.driver import LaunchRefusedError
@@ -127,7 +128,10 @@ def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
     root = settings.current().cache_dir
     try:
         record = _registry(root).get(key)
-        if record is None or not isinstance(record.outcome, Admitted):
+        if record is None:
+            recheck_in_background(key, device, root)
+            return None
+        if not isinstance(record.outcome, Admitted):
             return None
         compiled = record.outcome.timing.verified.compiled
         if judge(record, gpu, tools()) != "use" or not compiled.source.accepts(problem, gpu):

@@ -176,11 +176,10 @@ class Interval(Frozen):
         return self.hi < other.lo
 
 
-class Timing(Frozen):
-    """One kernel timed beside the baselines, all in the same run.
+class Times(Frozen):
+    """What a kernel and the baselines took, all in the same run.
 
     Attributes:
-        verified: What was timed.
         gpu: Device time by graph replay, cold operands.
         host: Host-inclusive time of one synchronised `l2tune.matmul` call.
         host_path: Which of `l2tune.matmul`'s two paths that call took.
@@ -195,7 +194,6 @@ class Timing(Frozen):
         method: `offline`: back to back, operands rotated beyond the L2.
     """
 
-    verified: Verified
     gpu: Interval
     host: Interval
     host_path: HostPath
@@ -213,6 +211,16 @@ class Timing(Frozen):
     def speedup(self) -> float:
         """`torch.matmul`'s device time over the kernel's."""
         return self.baselines["torch"].us / self.gpu.us
+
+
+class Timing(Times):
+    """One kernel timed beside the baselines.
+
+    Attributes:
+        verified: What was timed.
+    """
+
+    verified: Verified
 
 
 class Admitted(Frozen):

@@ -1,7 +1,7 @@
 """Compiled -> Verified | Refuted: the gate that every kernel passes before it may run for a user.
 
 Nothing here compiles or times. Hypothesis is imported only in the worker process that runs the
-checks.
+checks, and only where drawn examples are asked for.
 """
 
 from l2tune.verify.emulated import emulate

@@ -1,15 +1,14 @@
 """The checks of the gate that launch the kernel, in the order in which they run.
 
 Each takes a `Bench` and a `Plan` and raises `KernelFailed` with the first thing that is wrong. This
-module runs inside the worker process.
+module runs inside the worker process. Where a plan asks for no drawn examples, it needs no
+Hypothesis.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator
 
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as hypothesis_seed
 
 from l2tune.spec.outcome import Finding
 from l2tune.verify.admitted import tile_sizes
@@ -18,10 +17,7 @@ from l2tune.verify.plan import Plan, small_case
 from l2tune.verify.producer import run_behind_producer
 from l2tune.verify.relations import metamorphic
 from l2tune.verify.repetition import key_repeat, repeat
-from l2tune.verify.strategies import cases
 from l2tune.verify.trial import Bench, KernelFailed
-
-_PHASES = (Phase.explicit, Phase.generate, Phase.shrink)
 
 
 def smoke(bench: Bench, plan: Plan) -> None:
@@ -69,44 +65,18 @@ def rerun(bench: Bench, plan: Plan) -> None:
 
 
 def _property(*values: str) -> Callable[[Bench, Plan], None]:
-    """A check that draws cases with Hypothesis; a failing case is shrunk before it is reported."""
+    """A check of fixed cases, and of as many as are asked for that Hypothesis draws."""
 
     def check(bench: Bench, plan: Plan) -> None:
-        tried: dict[Case, KernelFailed | None] = {}
-
-        @hypothesis_seed(plan.seed)
-        @settings(
-            max_examples=plan.max_examples,
-            deadline=None,
-            database=None,
-            phases=_PHASES,
-            suppress_health_check=list(HealthCheck),
-            report_multiple_bugs=False,
-        )
-        @given(case=cases(bench.source, bench.gpu, values, most_products=bench.most_products))
-        def holds(case: Case) -> None:
-            if case not in tried and bench.has_time():
-                tried[case] = _failure(bench, case)
-            failure = tried.get(case)  # what failed once counts, though it may not fail again
-            kinds = [each.finding for each in tried.values() if each is not None]
-            if failure is not None and failure.finding is kinds[0]:  # shrink what was found first
-                raise failure
-
         for case in _edges(bench, plan, values):
             if bench.has_time():
                 bench.attempt(case)
-        holds()
+        if plan.max_examples:
+            from l2tune.verify.drawn import try_drawn_cases  # needs Hypothesis
+
+            try_drawn_cases(bench, plan, values)
 
     return check
-
-
-def _failure(bench: Bench, case: Case) -> KernelFailed | None:
-    """What is wrong with a case, without the frames that hold its operands."""
-    try:
-        bench.attempt(case)
-    except KernelFailed as failure:
-        return failure.with_traceback(None)
-    return None
 
 
 def _edges(bench: Bench, plan: Plan, values: tuple[str, ...]) -> Iterator[Case]:

@@ -25,6 +25,7 @@ from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import CheckPassed, Compiled, Finding, KernelResources, Refuted, Verified
 from l2tune.store.artifacts import Artifacts
 from l2tune.verify.case import Case
+from l2tune.verify.checks import CHECKS
 from l2tune.verify.emulated import EmulatedBench, time_limit_s
 from l2tune.verify.plan import Plan, plan_for
 from l2tune.verify.screen import screen as screen
@@ -195,8 +196,6 @@ def _request(
 
 def verify_here(request: Request) -> tuple[CheckPassed, ...] | Refuted:
     """Run the checks in this process; what `verify` sends to the worker."""
-    from l2tune.verify.checks import CHECKS  # needs Hypothesis
-
     try:
         bench = _open(request)
     except LaunchRefusedError as error:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import seeds
 from click.testing import Result
-from samples import TOOLS
+from samples import TOOLS, interval
 from typer.testing import CliRunner
 
-from l2tune import pipeline
+from l2tune import measure, pipeline
 from l2tune.cli import app
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.spec.gpu import H200
@@ -37,9 +37,11 @@ class Tuner:
         self.asked: list[str] = []
         self.failures: list[Exception] = []
 
-    def __call__(self, key: GemmKey, *, bench: pipeline.Bench, progress: Any) -> Record:
+    def __call__(
+        self, key: GemmKey, *, bench: pipeline.Bench, progress: Any, candidates: Any
+    ) -> Record:
         self.asked.append(key.label)
-        progress("working")
+        progress(f"{key.label}: compiling: 1 candidate")
         if self.failures:
             raise self.failures.pop(0)
         record = seeds.seed_record("sm80/naive", {}, key)
@@ -125,7 +127,7 @@ def test_wrong_usage_has_status_2(tuner: Tuner) -> None:
 def test_bench_reports_a_run_of_its_own(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     run("tune", "--shape", 64, 64, 64)
 
-    def confirm(chosen: Any, key: GemmKey, bench: Any, *, triton: Any) -> Any:
+    def confirm(chosen: Any, key: GemmKey, bench: Any, *, triton: Any, peers: Any) -> Any:
         timed = seeds.seed_record("sm80/naive", {}, key).outcome.timing
         return timed.model_copy(update={"run_id": "another"})
 
@@ -138,6 +140,46 @@ def test_bench_reports_a_run_of_its_own(tuner: Tuner, monkeypatch: pytest.Monkey
     done = run("bench")
     assert done.exit_code == 1
     assert "went bad" in done.stderr
+
+
+def test_bench_makes_a_page_and_leaves_out_peers_that_are_wrong(
+    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run("tune", "--shape", 64, 64, 64)
+
+    def confirm(chosen: Any, key: GemmKey, bench: Any, *, triton: Any, peers: Any) -> Any:
+        timing = seeds.seed_record("sm80/naive", {}, key).outcome.timing
+        baselines = {peer.name: interval(1100.0) for peer in peers}
+        return timing.model_copy(update={"baselines": {**timing.baselines, **baselines}})
+
+    def check(worker: Any, key: GemmKey, peer: measure.Peer, *, seed: int) -> str | None:
+        return "it returned 7" if peer.symbol == "bad" else None
+
+    def server(
+        worker: Any, key: GemmKey, kernel: Any, *, peers: Any, gap_us: float, **_: Any
+    ) -> Any:
+        times = {"kernel": interval(gap_us), "torch": interval(1300.0)}
+        return times | {peer.name: interval(999.0) for peer in peers}
+
+    monkeypatch.setattr("l2tune.cli.bench.best_triton", lambda key, opened: None)
+    monkeypatch.setattr("l2tune.stages.confirm", confirm)
+    monkeypatch.setattr(measure, "check_peer", check)
+    monkeypatch.setattr(measure, "server", server)
+    table, page = tmp_path / "x.csv", tmp_path / "x.html"
+    done = run(
+        "bench", "--results", table, "--report", page, "--server", "--gap-us", 1250,
+        "--peer", "good=them:f", "--peer", "wrong=them:bad",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    with table.open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["peer_good_us"], row["peer_wrong_us"]) == ("1100.000", "")
+    assert (row["server_us"], row["torch_server_us"]) == ("1250.000", "1300.000")
+    assert (row["peer_good_server_us"], row["peer_wrong_server_us"]) == ("999.000", "")
+    said = "64x64x64 nn float16: peer_wrong is not compared: it returned 7"
+    assert said in done.stderr
+    assert said in page.read_text()
+    assert "1.040" in page.read_text()  # torch's 1300 over 1250, at random gaps
 
 
 def test_bench_of_a_shape_without_a_record_fails_in_a_sentence(tuner: Tuner) -> None:

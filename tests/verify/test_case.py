@@ -47,7 +47,8 @@ def contract(requires: str, layout: str = "nn") -> KernelSource:
 
 @functools.cache
 def seed_source(seed_id: str, layout: str) -> KernelSource:
-    key = GemmKey.dense(256, 256, 256, gpu=H200, layout=layout)
+    rows = 8 if seed_id == "sm80/skinny" else 256
+    key = GemmKey.dense(rows, 256, 256, gpu=H200, layout=layout)
     return next(s for s in generate.candidates(key) if s.header.id == seed_id)
 
 
@@ -72,6 +73,11 @@ def test_a_repaired_case_is_admitted_and_keeps_its_values(case, requires, layout
 @given(case=any_case, layout=layouts)
 def test_a_case_that_is_admitted_is_not_changed(case, layout):
     assert repair(case, contract("", layout), H200) == case
+
+
+def test_a_contract_for_few_rows_or_columns_gets_as_many_as_it_takes():
+    assert repair(Case(70, 9, 5), contract('"m <= 5"'), H200) == Case(4, 9, 5)
+    assert repair(Case(70, 9, 5), contract('"n <= 2"'), H200) == Case(70, 2, 5)
 
 
 def test_a_contract_that_nothing_meets_repairs_to_none():
