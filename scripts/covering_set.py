@@ -39,6 +39,7 @@ elsewhere enough for a block for each tile, where the launch is that of a GPU wi
 _MOST_PRODUCTS = {
     "sm80/naive": 1 << 18,
     "sm80/tiled": 1 << 18,
+    "sm80/skinny": 1 << 20,
     "sm90a/wgmma_persistent": 1 << 24,
     "sm90a/wgmma_split": 1 << 24,
 }
@@ -165,7 +166,8 @@ class _Draw:
         sizes = []
         for name, extent, steps in zip("mnk", tile, most, strict=True):
             whole = rng.randint(1, steps) * extent
-            sizes.append(whole - rng.randrange(1, extent) if name in RAGGED[ragged] else whole)
+            cut = name in RAGGED[ragged] and extent > 1
+            sizes.append(whole - rng.randrange(1, extent) if cut else whole)
         if ragged == "tiny":
             sizes = [rng.randint(1, 15) for _ in range(3)]
         case = Case(*sizes, values=values, seed=rng.randrange(1 << 31))
@@ -195,7 +197,7 @@ class _Draw:
             return None
         tile = self._tile(entry.tunables)
         for name, size, extent in zip("mnk", _sizes(case), tile, strict=True):
-            if (size % extent != 0) != (name in RAGGED[entry.ragged]):
+            if (size % extent != 0) != (name in RAGGED[entry.ragged] and extent > 1):
                 return None
         if entry.ragged == "padded" and not all(case.pad):
             return None

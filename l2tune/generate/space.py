@@ -5,13 +5,13 @@ combinations that make sense on the hardware, and the cost model ranks them for 
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from l2tune.errors import HeaderError
 from l2tune.generate.cost import estimate_us
 from l2tune.generate.seeds import seed_texts
 from l2tune.spec.expr import cdiv
-from l2tune.spec.header import parse
+from l2tune.spec.header import Header, parse
 from l2tune.spec.kernel import KernelSource, instantiate
 from l2tune.spec.key import GemmKey
 
@@ -39,6 +39,18 @@ _MMA_TILES = (
     (32, 64, 128, 2, 2, 4), (32, 32, 128, 2, 2, 4), (32, 32, 128, 2, 2, 3), (16, 64, 128, 1, 4, 4),
     (16, 128, 64, 1, 4, 4), (64, 16, 128, 4, 1, 4), (16, 32, 128, 1, 2, 4),
 )  # fmt: skip
+_STREAMK_TILES = (
+    # TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, BLOCKS
+    (128, 128, 64, 2, 4, 3, 1), (128, 128, 32, 2, 4, 4, 1), (128, 64, 64, 2, 2, 4, 1),
+    (64, 128, 64, 2, 2, 4, 1), (128, 64, 32, 2, 2, 4, 2), (64, 128, 32, 2, 2, 4, 2),
+    (64, 64, 64, 2, 2, 5, 1), (64, 64, 64, 2, 2, 4, 2), (64, 32, 64, 2, 2, 5, 2),
+    (32, 64, 64, 2, 2, 5, 2), (32, 32, 64, 2, 2, 5, 2),
+)  # fmt: skip
+_SKINNY_TILES = (
+    # the larger of TILE_M and TILE_N, TILE_K
+    (32, 256), (32, 512), (32, 1024), (64, 128), (64, 256), (64, 512), (128, 64), (128, 128),
+    (128, 256),
+)  # fmt: skip
 _TRITON_TILES = (
     # BLOCK_M, BLOCK_N, BLOCK_K, NUM_WARPS, NUM_STAGES
     (128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4),
@@ -48,6 +60,7 @@ _TRITON_TILES = (
     (16, 128, 128, 4, 3), (16, 32, 128, 2, 5), (16, 64, 64, 2, 6),
 )  # fmt: skip
 _SPLITS = (1, 2, 4, 8, 16, 32)
+_SKINNY_SPLITS = (1, 2, 4, 8)
 
 
 def candidates(key: GemmKey, *, per_family: int = 16) -> list[KernelSource]:
@@ -61,28 +74,23 @@ def candidates(key: GemmKey, *, per_family: int = 16) -> list[KernelSource]:
         Unflattened kernel files.
     """
     found: list[KernelSource] = []
-    for seed_id, text in seed_texts().items():
+    for text in seed_texts().values():
         header = parse(text)[1]
-        if key.gpu.arch not in header.arch:
-            continue
-        family = list(_family(seed_id, text, key))
-        family.sort(key=lambda source: estimate_us(source, key))
-        found += family[:per_family]
+        if key.gpu.arch in header.arch:
+            found += itertools.islice(_family(header, text, key), per_family)
     return found
 
 
-def _family(seed_id: str, text: str, key: GemmKey) -> Iterator[KernelSource]:
-    settings = {
-        "sm90a/wgmma_persistent": _wgmma,
-        "sm90a/wgmma_split": _wgmma_split,
-        "sm80/mma_multistage": _mma,
-        "triton/matmul": _triton,
-    }.get(seed_id)
-    allowed = parse(text)[1]
+def _family(header: Header, text: str, key: GemmKey) -> Iterator[KernelSource]:
+    """A seed's instances that admit `key`, the best guess first; each is made when asked for."""
     limits = {"smem_limit": key.gpu.smem_limit_bytes, "sms": key.gpu.sms}
-    for values in settings(key) if settings else [{}]:
-        if not all(condition({**values, **limits}) for condition in allowed.where):
-            continue
+    settings = _SETTINGS.get(header.id)
+    allowed = [
+        values
+        for values in (settings(key) if settings else [{}])
+        if all(condition({**values, **limits}) for condition in header.where)
+    ]
+    for values in sorted(allowed, key=lambda values: estimate_us(header.id, values, key)):
         try:
             source = KernelSource(
                 text=instantiate(text, values),
@@ -142,6 +150,37 @@ def _mma(key: GemmKey) -> Iterator[_Values]:
         }  # fmt: skip
 
 
+def _streamk(key: GemmKey) -> Iterator[_Values]:
+    """Where tiles are so few that the last wave of them counts, and each has steps to share.
+
+    Only for GPUs before Hopper, on which `wgmma` is out of its reach.
+    """
+    if key.gpu.arch != "sm_80":
+        return
+    for tile_m, tile_n, tile_k, warps_m, warps_n, stages, blocks in _STREAMK_TILES:
+        tiles = cdiv(key.m, tile_m) * cdiv(key.n, tile_n) * key.batch
+        if tiles > 4 * blocks * key.gpu.sms or key.k < 4 * tile_k:
+            continue
+        yield {
+            "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "WARPS_M": warps_m,
+            "WARPS_N": warps_n, "STAGES": stages, "BLOCKS": blocks, "GROUP": 8,
+        }  # fmt: skip
+
+
+def _skinny(key: GemmKey) -> Iterator[_Values]:
+    """Up to 8 rows or columns; more are work for tensor cores."""
+    few, many = sorted((key.m, key.n))
+    if few > 8:
+        return
+    height = next(size for size in (1, 2, 4, 8) if size >= few)
+    for (width, tile_k), split in itertools.product(_SKINNY_TILES, _SKINNY_SPLITS):
+        fills = cdiv(many, width) * key.batch >= key.gpu.sms
+        if split > 1 and (fills or key.k < split * tile_k):
+            continue
+        tile_m, tile_n = (height, width) if key.m <= key.n else (width, height)
+        yield {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "SPLIT": split}
+
+
 def _triton(key: GemmKey) -> Iterator[_Values]:
     vector = 8 if key.align >= 16 else 1
     for (block_m, block_n, block_k, warps, stages), split in itertools.product(
@@ -159,3 +198,13 @@ def _useful_splits(key: GemmKey) -> tuple[int, ...]:
     """Splitting pays only where 64x64 tiles leave multiprocessors idle and k is long."""
     tiles = cdiv(key.m, 64) * cdiv(key.n, 64) * key.batch
     return tuple(s for s in _SPLITS if s == 1 or (tiles < 4 * key.gpu.sms and key.k >= 128 * s))
+
+
+_SETTINGS: dict[str, Callable[[GemmKey], Iterator[_Values]]] = {
+    "sm90a/wgmma_persistent": _wgmma,
+    "sm90a/wgmma_split": _wgmma_split,
+    "sm80/mma_multistage": _mma,
+    "sm80/mma_streamk": _streamk,
+    "sm80/skinny": _skinny,
+    "triton/matmul": _triton,
+}

@@ -29,7 +29,7 @@ _STEPS = (1, 2)
 """Depths that are run, in steps of the main loop."""
 _STEP = 128
 """Of a kernel that does not name its own; a multiple of all that are in use."""
-_SIZES = (*range(8, 64, 8), 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512)
+_SIZES = (2, 4, *range(8, 64, 8), 64, 80, 96, 112, 128, 160, 192, 224, 256, 384, 512)
 _SCALES = (1, 2, 4, 8)
 """Of a piece whose sizes the contract does not admit."""
 ANY_SMS = 1 << 20

@@ -1,12 +1,14 @@
 """Moves a case to the nearest one that a kernel's contract admits."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.kernel import KernelSource
 from l2tune.verify.case import Case
 
 _MULTIPLES = (1, 8, 16, 32, 64, 128, 256)
+_FEW = (16, 8, 4, 2, 1)
 _MAX_ELEMENTS = 1 << 21
 _MAX_PRODUCTS = 1 << 30
 _SCALED_BATCH = 3
@@ -39,6 +41,8 @@ def repair(
 ) -> Case | None:
     """The nearest case that the contract admits: padding aligned first, then sizes rounded up.
 
+    Where no such case is admitted, m is cut to a few, or n is.
+
     Args:
         case: What is wanted.
         source: The kernel.
@@ -50,16 +54,27 @@ def repair(
         None where none of the attempts is admitted, or the case would be too large to be cheap.
     """
     limit = 2 * _MAX_PRODUCTS if most_products is None else _ROUNDING * most_products
-    for multiple in _MULTIPLES:
-        rounded = dataclasses.replace(
-            case, **{name: -(-getattr(case, name) // multiple) * multiple for name in "mnk"}
-        )
-        if most_products is not None:
-            rounded = _scaled(rounded, most_products, step=max(16, multiple))
-        for candidate in (rounded, _aligned(rounded, source.layout), _dense(rounded)):
-            if _cheap(candidate, limit) and source.accepts(candidate.problem(source.layout), gpu):
-                return candidate
+    for wanted in (case, *_cut(case)):
+        for multiple in _MULTIPLES:
+            rounded = dataclasses.replace(
+                wanted, **{name: -(-getattr(wanted, name) // multiple) * multiple for name in "mnk"}
+            )
+            if most_products is not None:
+                rounded = _scaled(rounded, most_products, step=max(16, multiple))
+            for candidate in (rounded, _aligned(rounded, source.layout), _dense(rounded)):
+                problem = candidate.problem(source.layout)
+                if _cheap(candidate, limit) and source.accepts(problem, gpu):
+                    return candidate
     return None
+
+
+def _cut(case: Case) -> Iterator[Case]:
+    """The case with few rows, or few columns: what a kernel for little more than vectors takes."""
+    for few in _FEW:
+        if case.m > few:
+            yield dataclasses.replace(case, m=few)
+        if case.n > few:
+            yield dataclasses.replace(case, n=few)
 
 
 def _aligned(case: Case, layout: str) -> Case:

@@ -20,6 +20,11 @@ DEFAULTS = {
         "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4,
         "SPLIT": 1, "GROUP": 8,
     },
+    "sm80/mma_streamk": {
+        "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4,
+        "BLOCKS": 1, "GROUP": 8,
+    },
+    "sm80/skinny": {"TILE_M": 8, "TILE_N": 32, "TILE_K": 512, "SPLIT": 1},
     "sm90a/wgmma_persistent": {
         "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "CLUSTER": 2, "PINGPONG": 0,
         "GROUP": 8,

@@ -19,6 +19,7 @@ CASES = [
     ("sm80/naive", (100, 99, 98), {"batch": 3, "layout": "tt"}, {}),
     ("sm80/mma_multistage", (512, 64, 16384), {"layout": "nt"}, {"SPLIT": 4}),
     ("sm80/mma_multistage", (1000, 1000, 1000), {"layout": "tn"}, {}),
+    ("sm80/skinny", (8, 4096, 4096), {"layout": "nt"}, {"TILE_K": 256, "SPLIT": 4}),
     ("sm90a/wgmma_persistent", (4096, 4096, 4096), {}, {"CLUSTER": 2}),
     ("sm90a/wgmma_split", (512, 64, 16384), {}, {"SPLIT": 8}),
     ("sm90a/wgmma_persistent", (1000, 1000, 1000), {"dtype": "bfloat16"}, {"CLUSTER": 1}),

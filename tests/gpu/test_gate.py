@@ -45,7 +45,8 @@ SEED_CASES = [
 
 @pytest.mark.parametrize(("seed", "layout", "dtype"), SEED_CASES)
 def test_a_seed_passes_the_whole_gate(seed, layout, dtype, bench, gpu, compiled):
-    key = GemmKey.dense(320, 264, 200, gpu=gpu, batch=2, layout=layout, dtype=dtype)
+    rows = 8 if seed == "sm80/skinny" else 320
+    key = GemmKey.dense(rows, 264, 200, gpu=gpu, batch=2, layout=layout, dtype=dtype)
     built = compiled(seed, key)
     with settings.override(max_examples=25):
         outcome = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=3)
@@ -68,6 +69,16 @@ WGMMA_SPLIT = [
     {"TILE_N": 8, "STAGES": 12, "SPLIT": 1},
 ]
 MMA = [{"SPLIT": 4}, {"SPLIT": 32, "TILE_K": 32}, {"TILE_M": 128, "TILE_N": 128, "STAGES": 3}]
+STREAMK = [
+    {"TILE_N": 128, "TILE_K": 32, "BLOCKS": 2},
+    {"TILE_M": 128, "TILE_N": 128, "WARPS_N": 4, "STAGES": 3, "GROUP": 4},
+]
+SKINNY = [
+    {"TILE_M": 1, "TILE_K": 1024, "SPLIT": 4},
+    {"TILE_M": 2, "TILE_N": 256, "TILE_K": 64},
+    {"TILE_M": 64, "TILE_N": 8, "TILE_K": 256, "SPLIT": 8},
+    {"TILE_M": 128, "TILE_N": 1, "TILE_K": 128},
+]
 TRITON = [
     {"SPLIT": 8, "BLOCK_M": 64, "BLOCK_N": 16},
     {"PERSISTENT": 1},
@@ -77,14 +88,24 @@ INSTANCES = (
     [("sm90a/wgmma_persistent", changes) for changes in WGMMA]
     + [("sm90a/wgmma_split", changes) for changes in WGMMA_SPLIT]
     + [("sm80/mma_multistage", changes) for changes in MMA]
+    + [("sm80/mma_streamk", changes) for changes in STREAMK]
+    + [("sm80/skinny", changes) for changes in SKINNY]
     + [("triton/matmul", changes) for changes in TRITON]
 )
+
+
+def _within(skinny: dict[str, int]) -> tuple[int, int]:
+    """Few rows or few columns, as many as the tile has."""
+    sizes = ((skinny["TILE_M"], 384), (skinny["TILE_N"], 520))
+    m, n = (tile if tile <= 8 else size for tile, size in sizes)
+    return m, n
 
 
 @pytest.mark.parametrize(("seed", "changes"), INSTANCES)
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_an_instance_passes_the_whole_gate(seed, changes, layout, bench, gpu, compiled):
-    key = GemmKey.dense(384, 520, 2056, gpu=gpu, layout=layout)
+    m, n = (384, 520) if seed != "sm80/skinny" else _within(DEFAULTS[seed] | changes)
+    key = GemmKey.dense(m, n, 2056, gpu=gpu, layout=layout)
     built = compiled(seed, key, **changes)
     with settings.override(max_examples=25):
         outcome = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=4)

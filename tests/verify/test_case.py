@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from l2tune import generate
-from l2tune.spec.gpu import H200
+from l2tune.spec.gpu import A100, H200
 from l2tune.spec.kernel import KernelSource, instantiate
 from l2tune.spec.key import GemmKey
 from l2tune.verify.admitted import repair, tile_sizes
@@ -48,7 +48,8 @@ def contract(requires: str, layout: str = "nn") -> KernelSource:
 @functools.cache
 def seed_source(seed_id: str, layout: str) -> KernelSource:
     rows = 8 if seed_id == "sm80/skinny" else 256
-    key = GemmKey.dense(rows, 256, 256, gpu=H200, layout=layout)
+    gpu = A100 if seed_id == "sm80/mma_streamk" else H200  # what it is offered for
+    key = GemmKey.dense(rows, 256, 256, gpu=gpu, layout=layout)
     return next(s for s in generate.candidates(key) if s.header.id == seed_id)
 
 

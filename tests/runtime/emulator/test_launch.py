@@ -79,6 +79,28 @@ def test_clusters_that_share_out_k_and_operands_are_right(values, layout, cache)
     assert is_right(run(built, m=136, n=72, k=264, align=16, batch=2, sms=2))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tiles_divided_among_blocks_are_joined_again(layout, cache):
+    picks = {**SMALL, "BLOCKS": 1}
+    del picks["SPLIT"]
+    built = compiled("sm80/mma_streamk", picks, cache, layout=layout)
+    for sms in (5, 40):  # shares of a tile and more, and of parts of one
+        assert is_right(run(built, m=40, n=72, k=136, align=16, batch=2, sms=sms))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("tile_m", "tile_n", "split", "m", "n", "dtype"),
+    [(4, 32, 2, 3, 53, "float16"), (64, 1, 1, 72, 1, "bfloat16")],
+)
+def test_few_rows_or_columns_are_right(tile_m, tile_n, split, m, n, dtype, layout, cache):
+    tile_k = 8192 // max(tile_m, tile_n)
+    picks = {"TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": tile_k, "SPLIT": split}
+    built = compiled("sm80/skinny", picks, cache, layout=layout, dtype=dtype)
+    assert is_right(run(built, m=m, n=n, k=tile_k + 21, align=2, sms=3))
+    assert is_right(run(built, m=m, n=n, k=split * tile_k + 24, align=16, batch=2, sms=3))
+
+
 def test_a_triton_kernel_is_right(cache):
     picks = {**TRITON, "BLOCK_M": 32, "BLOCK_N": 32, "BLOCK_K": 32}
     built = compiled("triton/matmul", picks, cache)
