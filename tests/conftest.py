@@ -34,8 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reasons = {} if config.getoption("--deep") else {"deep": "deep tests not run: no --deep"}
     if any(item.get_closest_marker("gpu") for item in items) and not _gpu_is_here():
         reasons["gpu"] = "GPU tests not run: no GPU here"
-    if shutil.which("nvcc") is None:
-        reasons["nvcc"] = "nvcc tests not run: no nvcc here"
+    for program in ("nvcc", "cc"):
+        if shutil.which(program) is None:
+            reasons[program] = f"{program} tests not run: no {program} here"
     left_out = {
         item: reason
         for item in items

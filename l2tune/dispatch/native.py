@@ -24,6 +24,7 @@ from typing import Any, Protocol, cast
 import torch
 
 from l2tune import settings
+from l2tune.dispatch import detached
 from l2tune.dispatch.tracing import trace_instead
 from l2tune.errors import CacheError, InfrastructureError
 from l2tune.store.files import private_directory, write_whole
@@ -223,10 +224,6 @@ def build_in_background() -> None:
         if any(time.time() - x.stat().st_mtime < _ABANDONED_S for x in path.parent.glob(".p*")):
             return
         program = "import os; os.nice(19); from l2tune.dispatch import native; native.build()"
-        environment = os.environ | {"L2TUNE_CACHE_DIR": str(settings.current().cache_dir)}
-        _building = subprocess.Popen(
-            [sys.executable, "-c", program], env=environment, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        _building = detached.start(["-c", program], settings.current().cache_dir)
     except OSError:
         return

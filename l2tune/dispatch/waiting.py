@@ -1,11 +1,10 @@
 """Has a pack's kernel re-checked when a call could have used it; nothing here runs in a call."""
 
 import functools
-import os
 import subprocess
-import sys
 from pathlib import Path
 
+from l2tune.dispatch import detached
 from l2tune.errors import CacheError
 from l2tune.spec.key import GemmKey
 from l2tune.store import Pending
@@ -32,11 +31,8 @@ def recheck_in_background(key: GemmKey, device: int, root: Path) -> None:
             return
         if _rechecking is not None and _rechecking.poll() is None:
             return
-        _rechecking = subprocess.Popen(
-            [sys.executable, "-m", "l2tune.cli", "pack", "recheck-wanted", "--device", str(device)],
-            env=os.environ | {"L2TUNE_CACHE_DIR": str(root)}, start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+        command = ["-m", "l2tune.cli", "pack", "recheck-wanted", "--device", str(device)]
+        _rechecking = detached.start(command, root)
     except (CacheError, OSError):
         return
 

@@ -78,12 +78,7 @@ class Registry:
             CacheError: If it contradicts itself, or the database cannot be written.
         """
         name = _record_name(record.key)
-        try:
-            text = record.model_dump_json()
-            if _parse(name, text) != record:
-                raise ValueError("it does not read back as itself")
-        except ValueError as error:
-            raise CacheError(f"record for {record.key} is not stored: {error}") from error
+        text = _text_of(record, name, _parse, "record")
         with self._records.transaction():
             self._records.put(name, text)
             self._records.remove(_wanted_name(record.key))
@@ -115,13 +110,7 @@ class Registry:
             CacheError: If it contradicts itself, or the database cannot be written.
         """
         name = _estimate_name(record.key)
-        try:
-            text = record.model_dump_json()
-            if _parse_estimate(name, text) != record:
-                raise ValueError("it does not read back as itself")
-        except ValueError as error:
-            raise CacheError(f"estimate for {record.key} is not stored: {error}") from error
-        self._estimates.put(name, text)
+        self._estimates.put(name, _text_of(record, name, _parse_estimate, "estimate"))
 
     def estimates(self) -> Iterator[EstimatedRecord]:
         """Every readable estimate, of every GPU; skips the rest, warning once."""
@@ -264,6 +253,17 @@ def _read(database: Database, name: str, parse: Callable[[str, str], _Read]) -> 
         return None if text is None else parse(name, text)
     except ValueError as error:
         raise _unreadable(database, error) from error
+
+
+def _text_of(record: _Read, name: str, parse: Callable[[str, str], _Read], what: str) -> str:
+    """What is stored of a record: only what reads back as itself."""
+    try:
+        text = record.model_dump_json()
+        if parse(name, text) != record:
+            raise ValueError("it does not read back as itself")
+    except ValueError as error:
+        raise CacheError(f"{what} for {record.key} is not stored: {error}") from error
+    return text
 
 
 def _parse(name: str, text: str) -> Record:

@@ -1,6 +1,5 @@
 """Calls at random gaps, and peers' kernels, on a GPU."""
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +53,7 @@ def test_right_peers_are_right_and_wrong_ones_are_named(bench: Bench, key: GemmK
     assert fault(bench, key, "x=torch:matmul") is None, "after what failed"
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+@pytest.mark.cc
 def test_a_c_function_s_status_is_told(bench: Bench, key: GemmKey, tmp_path: Path):
     (tmp_path / "x.c").write_text(C_FILE)
     subprocess.run(

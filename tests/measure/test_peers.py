@@ -1,6 +1,5 @@
 """Peers on the CPU: how they are named, loaded and called. tests/gpu times some."""
 
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -113,7 +112,7 @@ def test_what_cannot_be_loaded_or_raises_is_the_peer_s_fault(file: Path) -> None
         results(Peer.parse(f"x={file}:raises"), sets())
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler here")
+@pytest.mark.cc
 def test_a_c_function_gets_sizes_leading_dimensions_and_the_stream(tmp_path: Path) -> None:
     (tmp_path / "x.c").write_text(C_FILE)
     library = tmp_path / "x.so"
