@@ -19,7 +19,7 @@ from l2tune.runtime.versions import tools
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.outcome import Compiled
-from l2tune.store import Artifacts, Registry, judge
+from l2tune.store import Artifacts, Registry, judge, waiting_keys
 from l2tune.store.files import private_directory
 
 
@@ -154,7 +154,24 @@ def _cache(gpu: Gpu | None) -> list[Finding]:
         advice = "made with other versions; run `l2tune tune` again for them" if stale else ""
         found.append(Finding("note" if stale else "ok", "stale records", str(stale), advice))
         found.append(Finding("ok", "records of other GPUs", str(other)))
-    return found
+    return [*found, _waiting(root), _missed(registry)]
+
+
+def _missed(registry: Registry) -> Finding:
+    count, served = len(registry.wanted()), len(registry.served_by_nearest())
+    found = f"{count}, of which {served} served by a kernel tuned for another" if served else count
+    advice = "`l2tune show --wanted` lists what calls did not find; tune them" if count else ""
+    return Finding("ok", "products not found", str(found), advice)
+
+
+def _waiting(root: Path) -> Finding:
+    what = "keys of packs that wait"
+    try:
+        count = len(waiting_keys(root))
+    except CacheError as error:
+        return Finding("broken", what, "damaged", str(error))
+    advice = "a call that could use one has it re-checked; `l2tune pack install` does all"
+    return Finding("note", what, str(count), advice) if count else Finding("ok", what, "0")
 
 
 def _native(_: Gpu | None) -> list[Finding]:

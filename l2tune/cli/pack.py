@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from l2tune import compile, settings  # noqa: A004
+from l2tune import compile, generate, settings  # noqa: A004
 from l2tune.cli import keys as options
 from l2tune.cli.output import Json, print_json, progress_bar, say, tell
 from l2tune.cli.records import print_records
@@ -58,10 +58,12 @@ def build(
     quarantined = registry.quarantined()
     records = list(registry.records())
     chosen = _chosen_gpu(gpu, [record.key.gpu for record in records])
+    headers = generate.include_dir()
     pack = write(
         folder, chosen,
         [r for r in records
          if r.key.gpu == chosen and r.verified.compiled.source.digest not in quarantined],
+        {name: compile.flatten(text, headers) for name, text in generate.seed_texts().items()},
     )  # fmt: skip
     _report(pack, as_json=as_json)
 
@@ -84,7 +86,8 @@ def check(
         made = {key: result for key, result in outcomes.items() if isinstance(result, Compiled)}
         facts["compiled"] = len({result.source.digest for result in made.values()})
         facts["same_machine_code"] = sum(
-            entry.key in made and made[entry.key].cubins == entry.cubins for entry in pack.entries
+            entry.key in made and made[entry.key].cubins == pack.kernels[entry.kernel].cubins
+            for entry in pack.entries
         )
         for key, result in outcomes.items():
             if not isinstance(result, Compiled):
@@ -262,13 +265,17 @@ def _report(pack: Pack, *, as_json: bool, wrong: Iterable[str] = (), **facts: An
         "pack": str(pack.folder),
         "gpu": str(pack.gpu),
         "keys": len(pack.entries),
-        "kernels": len({entry.kernel for entry in pack.entries}),
+        "kernels": len(pack.kernels),
+        "files": len({kernel.file for kernel in pack.kernels.values()}),
         **facts,
     }
     if as_json:
         print_json({**found, "wrong": list(wrong)})
         return
-    tell(f"{pack.folder}: {found['keys']} keys, {found['kernels']} kernels for {pack.gpu.name}")
+    tell(
+        f"{pack.folder}: {found['keys']} keys, {found['kernels']} kernels in {found['files']} files"
+        f" for {pack.gpu.name}"
+    )
     if facts:
         tell(
             f"{facts['compiled']} kernels were compiled; {facts['same_machine_code']} keys have"

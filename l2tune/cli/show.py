@@ -12,7 +12,7 @@ from l2tune.export import results
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import CompileFailed, Refuted, Verified
 from l2tune.spec.record import EstimatedRecord, Record
-from l2tune.store import Registry
+from l2tune.store import Registry, waiting_keys
 
 _DETAIL_CHARACTERS = 160
 
@@ -34,12 +34,14 @@ def show(
     """
     if refused + wanted + estimates > 1:
         raise typer.BadParameter("needed at most one of --estimates, --refused and --wanted")
-    registry = Registry(settings.current().cache_dir)
+    cache_dir = settings.current().cache_dir
+    registry = Registry(cache_dir)
     matches = options.matcher(wanted_product)
     if refused:
         _show_refused([x for x in registry.refusals() if matches(x[0])], as_json=as_json)
     elif wanted:
-        _show_wanted([x for x in registry.wanted() if matches(x[0])], as_json=as_json)
+        missed = [entry for entry in registry.wanted() if matches(entry[0])]
+        _show_wanted(missed, registry.served_by_nearest(), as_json=as_json)
     else:
         guessed = [record for record in registry.estimates() if matches(record.key)]
         if estimates:
@@ -48,8 +50,12 @@ def show(
         found = [record for record in registry.records() if matches(record.key)]
         if found or not guessed or as_json:
             _show_records(found, whole=wanted_product is not None, as_json=as_json)
-        if guessed and not as_json:
+        if as_json:
+            return
+        if guessed:
             _show_estimates(guessed, whole=wanted_product is not None, as_json=False)
+        if waiting := sum(map(matches, waiting_keys(cache_dir))):
+            tell(f"{waiting} keys of packs wait for their re-check; `l2tune pack install` makes it")
 
 
 def _show_estimates(found: list[EstimatedRecord], *, whole: bool, as_json: bool) -> None:
@@ -149,9 +155,12 @@ def _refusal_cells(data: dict[str, Any], key: GemmKey) -> list[str]:
     return [key.label, data["digest"][:12], data["stage"], data["check"], data["finding"], line]
 
 
-def _show_wanted(found: list[tuple[GemmKey, int]], *, as_json: bool) -> None:
+def _show_wanted(
+    found: list[tuple[GemmKey, int]], nearest: dict[GemmKey, str], *, as_json: bool
+) -> None:
+    served = [(key, count, nearest.get(key, "torch.matmul")) for key, count in found]
     if as_json:
-        print_json([{"key": str(key), "calls": count} for key, count in found])
+        print_json([{"key": str(k), "calls": count, "served_by": by} for k, count, by in served])
         return
-    rows = [(key.label, key.gpu.name, str(count)) for key, count in found]
-    print_table("Asked for and not found", ("product", "GPU", "calls"), rows)
+    rows = [(key.label, key.gpu.name, str(count), by) for key, count, by in served]
+    print_table("Asked for and not found", ("product", "GPU", "calls", "served by"), rows)

@@ -5,6 +5,7 @@ The language is in docs/kernel-format.md: integers, names, arithmetic, compariso
 """
 
 import ast
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
@@ -168,7 +169,11 @@ def _validate(value: Any) -> Expression:
         return value
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"needed an integer or an expression, found {value!r}")
-    return Expression(str(value))
+    return _parsed(str(value))
+
+
+_parsed = functools.lru_cache(maxsize=4096)(Expression)
+"""Instances of one file share most of theirs, and parsing them is half of reading a contract."""
 
 
 Expr = Annotated[Expression, PlainValidator(_validate), PlainSerializer(lambda e: e.text)]

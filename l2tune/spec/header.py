@@ -3,6 +3,7 @@
 The format is documented in docs/kernel-format.md. Nothing here reads files or compiles.
 """
 
+import functools
 import re
 import tomllib
 from typing import Any, Literal
@@ -153,6 +154,11 @@ class Header(_Table):
                 raise ValueError(f'[tma.{name}] names no operand; add operand = "a", "b" or "c"')
         return self
 
+    @property
+    def open_tunables(self) -> tuple[str, ...]:
+        """Tunables that have a list of values, not one."""
+        return tuple(name for name, value in self.tune.items() if not isinstance(value, int))
+
     def _expressions(self) -> list[Expression]:
         found = [self.workspace, *self.requires, *self.where]
         for table in self.tma.values():
@@ -180,8 +186,9 @@ def split(text: str) -> tuple[Backend, str, str]:
     )
 
 
+@functools.lru_cache(maxsize=256)
 def parse(text: str) -> tuple[Backend, Header]:
-    """Parse the contract of a kernel file.
+    """Parse the contract of a kernel file; the last few hundred files are remembered.
 
     Raises:
         HeaderError: One sentence on what is wrong and where.
@@ -189,7 +196,7 @@ def parse(text: str) -> tuple[Backend, Header]:
     backend, toml, _ = split(text)
     try:
         table = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # tomllib lets an integer of over 4300 digits be Python's own error
         raise HeaderError(f"contract is not TOML: {error}") from None
     try:
         return backend, Header.model_validate(table)

@@ -1,5 +1,6 @@
 """A kernel: one file with its contract, and the target it is compiled for."""
 
+import functools
 import hashlib
 import itertools
 import json
@@ -61,15 +62,15 @@ class KernelSource(BaseModel):
         ):
             if pick not in choices:
                 raise HeaderError(f"{offered.id}: {name} {pick} is not among {list(choices)}")
-        open_tunables = [name for name, value in offered.tune.items() if not isinstance(value, int)]
-        if open_tunables:
+        if offered.open_tunables:
             raise HeaderError(
-                f"{offered.id}: tunables {open_tunables} are not settled; instantiate it"
+                f"{offered.id}: tunables {list(offered.open_tunables)} are not settled;"
+                " instantiate it"
             )
 
     @cached_property
     def _parsed(self) -> tuple[Backend, Header]:
-        return header_format.parse(self.text)
+        return _parse(self.text)
 
     @property
     def backend(self) -> Backend:
@@ -130,6 +131,12 @@ class KernelSource(BaseModel):
             key.gpu.arch, key.dtype, key.layout, key.acc,
         )  # fmt: skip
         return same and self.accepts(key.problem(), key.gpu)
+
+
+@functools.lru_cache(maxsize=256)
+def _parse(text: str) -> tuple[Backend, Header]:
+    """Many records of a cache share few files, and to parse one takes longer than to read a row."""
+    return header_format.parse(text)
 
 
 def instantiate(text: str, values: Mapping[str, int]) -> str:

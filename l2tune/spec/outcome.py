@@ -133,6 +133,10 @@ class Compiled(Frozen):
     log: str = ""
 
 
+KEY_CHECKS = ("smoke", "key_values", "metamorphic", "key_repeat")
+"""Checks of the gate that are for one key, its exact shape; the others are for a kernel."""
+
+
 class CheckPassed(Frozen):
     """One check of the gate that a kernel passed.
 
@@ -186,6 +190,7 @@ class Times(Frozen):
         baselines: Device time of each library, by name; `torch` is always there.
         missing_baselines: Those asked for that this machine cannot run.
         torch_host: Host-inclusive time of one synchronised `torch.matmul` call.
+        server: Device time of single calls at random gaps, by name: `kernel` and some baselines.
         floor_us: What a very good kernel may reach (`l2tune.spec.roofline`); 0 if unknown.
         clock_mhz: Median multiprocessor clock while timing.
         power_w: Median board power while timing.
@@ -200,6 +205,7 @@ class Times(Frozen):
     baselines: dict[str, Interval]
     missing_baselines: tuple[str, ...] = ()
     torch_host: Interval
+    server: dict[str, Interval] = {}
     floor_us: float
     clock_mhz: float = 0.0
     power_w: float = 0.0

@@ -6,12 +6,13 @@ holds. It is the only importer of diskcache. It compiles, launches and measures 
 
 from l2tune.store.artifacts import Artifacts
 from l2tune.store.pack import Pack
-from l2tune.store.pending import Pending
+from l2tune.store.pending import Pending, waiting_keys
 from l2tune.store.proofs import KernelProof, Proofs
 from l2tune.store.registry import Registry, Store
+from l2tune.store.searches import Chosen, Measured, Ranked, Searches
 from l2tune.store.validity import Validity, judge
 
 __all__ = [
-    "Artifacts", "KernelProof", "Pack", "Pending", "Proofs", "Registry", "Store", "Validity",
-    "judge",
+    "Artifacts", "Chosen", "KernelProof", "Measured", "Pack", "Pending", "Proofs", "Ranked",
+    "Registry", "Searches", "Store", "Validity", "judge", "waiting_keys",
 ]  # fmt: skip

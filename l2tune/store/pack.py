@@ -2,18 +2,21 @@
 
 | file | holds |
 | --- | --- |
-| `pack.toml` | schema version and GPU |
-| `records.jsonl` | one line a key, sorted: kernel, verdict, times, checks, origin, tools |
-| `kernels/NAME` | a kernel file, once however many keys it is for; named by the hash of its text |
+| `pack.toml` | the form's version, and the GPU |
+| `records.jsonl` | one line a key, sorted: its kernel's id, verdict, times, checks for the key |
+| `kernels.jsonl` | one line a kernel, sorted by id: file, tunables, cubins, checks, origin, tools |
+| `kernels/NAME` | a kernel file, its tunables open, once for all its instances; named by its hash |
 
 No machine code is in it. Reading runs nothing, and takes a pack for a stranger's text: what is not,
 byte for byte, what l2tune would have written is refused.
 """
 
+import functools
 import hashlib
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from l2tune.errors import (
     ExpressionError,
@@ -22,15 +25,21 @@ from l2tune.errors import (
     KeyFormatError,
     PackError,
 )
-from l2tune.spec.gpu import Gpu
+from l2tune.spec.gpu import Arch, Gpu
 from l2tune.spec.kernel import KernelSource
-from l2tune.spec.key import GemmKey
-from l2tune.spec.record import SCHEMA_VERSION, Record
-from l2tune.store.entry import KERNEL_NAME, SUFFIX, Entry, line_of, read_line
+from l2tune.spec.key import Dtype, GemmKey, Layout
+from l2tune.spec.record import Record
+from l2tune.store.entry import Entry
 from l2tune.store.files import write_whole
+from l2tune.store.lines import Line, said
+from l2tune.store.packed import FILE_NAME, PackedKernel, file_name, reopened
 
-_HEAD, _RECORDS, _KERNELS = "pack.toml", "records.jsonl", "kernels"
-_MAX_RECORDS_BYTES, _MAX_KERNEL_BYTES = 256 << 20, 400_000
+_SCHEMA_VERSION = 3
+"""Of a pack's form; a record's has nothing to do with it, for no line becomes a record."""
+_HEAD, _RECORDS, _KERNELS = "pack.toml", "records.jsonl", "kernels.jsonl"
+_FILES = "kernels"
+_MAX_LINES_BYTES, _MAX_KERNEL_BYTES = 256 << 20, 400_000
+_Read = TypeVar("_Read", bound=Line)
 
 
 class Pack:
@@ -40,35 +49,37 @@ class Pack:
         folder: Where it is.
         gpu: The GPU model that it is for, and no other.
         entries: One for each key, sorted by key.
+        kernels: By id, each of them some entry's.
     """
 
-    def __init__(self, folder: Path, gpu: Gpu, entries: tuple[Entry, ...]) -> None:
+    def __init__(
+        self, folder: Path, gpu: Gpu, entries: tuple[Entry, ...], kernels: dict[str, PackedKernel]
+    ) -> None:
         """Keep what `read` found."""
-        self.folder, self.gpu, self.entries = folder, gpu, entries
+        self.folder, self.gpu, self.entries, self.kernels = folder, gpu, entries, kernels
+        self._by_key = {entry.key: entry for entry in entries}
+        self._file = functools.cache(self._read_file)
+        self._settled = functools.cache(self._settle)
 
     @classmethod
     def read(cls, folder: Path) -> "Pack":
-        """Read `pack.toml` and `records.jsonl`.
+        """Read all but the kernel files.
 
         Raises:
             PackError: If there is no pack, or it is not what l2tune writes.
         """
         gpu = _read_head(folder / _HEAD)
-        text = _read_text(folder / _RECORDS, _MAX_RECORDS_BYTES)
-        lines = text.split("\n")
-        if lines.pop():
-            raise PackError(f"{folder / _RECORDS}: its last line is cut off")
-        entries = tuple(
-            read_line(line, f"{folder / _RECORDS}, line {number}")
-            for number, line in enumerate(lines, 1)
-        )
-        keys = [str(entry.key) for entry in entries]
-        if keys != sorted(set(keys)):
-            raise PackError(f"{folder / _RECORDS}: keys are not sorted, or one is there twice")
-        for entry in entries:
-            if entry.key.gpu != gpu:
-                raise PackError(f"{folder}: a pack for {gpu} holds {entry.key}")
-        return cls(folder, gpu, entries)
+        entries = _read_lines(folder / _RECORDS, Entry, gpu)
+        packed = _read_lines(folder / _KERNELS, PackedKernel, gpu)
+        _check_order(folder / _RECORDS, "keys", [str(entry.key) for entry in entries])
+        _check_order(folder / _KERNELS, "kernels", [kernel.id for kernel in packed])
+        kernels = {kernel.id: kernel for kernel in packed}
+        named = {entry.kernel for entry in entries}
+        if lost := sorted(named - kernels.keys()):
+            raise PackError(f"{folder / _KERNELS}: lacks {lost[0][:80]!r}, which a key names")
+        if unused := sorted(kernels.keys() - named):
+            raise PackError(f"{folder / _KERNELS}: no key names {unused[0]!r}")
+        return cls(folder, gpu, entries, kernels)
 
     def source(self, entry: Entry, *, gpu: Gpu | None = None) -> KernelSource:
         """The kernel of an entry, for the pack's GPU or another.
@@ -76,19 +87,15 @@ class Pack:
         Raises:
             PackError: If its file is missing or changed, or it is not one for the entry's key.
         """
-        path, gpu = self.folder / _KERNELS / entry.kernel, gpu or self.gpu
-        text = _read_text(path, _MAX_KERNEL_BYTES)
-        if hashlib.sha256(text.encode()).hexdigest()[:16] != path.stem:
-            raise PackError(f"{path}: its text does not match its name")
+        gpu = gpu or self.gpu
         key = entry.key.model_copy(update={"gpu": gpu})
+        path = self._path(entry.kernel)
         try:
-            source = KernelSource(
-                text=text, arch=gpu.arch or "sm_80", dtype=key.dtype, layout=key.layout
-            )
+            source = self._settled(entry.kernel, gpu.arch or "sm_80", key.dtype, key.layout)
             serves = source.serves(key)
         except (HeaderError, ExpressionError, RecursionError) as error:
             raise PackError(f"{path}: {error}") from None
-        if path.suffix != SUFFIX[source.backend] or not serves:
+        if not serves:
             raise PackError(f"{path}: {source.name} does not serve {key}")
         return source
 
@@ -98,24 +105,52 @@ class Pack:
 
     def candidates(self, key: GemmKey) -> list[KernelSource]:
         """What the pack has for a product, to be tried on the key's GPU; none if it cannot run."""
-        same = key.model_copy(update={"gpu": self.gpu})
-        found = []
-        for entry in self.entries:
-            if entry.key == same:
-                try:
-                    found.append(self.source(entry, gpu=key.gpu))
-                except PackError:
-                    self.source(entry)  # a damaged file is an error, another GPU's kernel is none
-        return found
+        entry = self._by_key.get(key.model_copy(update={"gpu": self.gpu}))
+        if entry is None:
+            return []
+        try:
+            return [self.source(entry, gpu=key.gpu)]
+        except PackError:
+            self.source(entry)  # a damaged file is an error, another GPU's kernel is none
+            return []
 
     def unused(self) -> list[Path]:
         """Files of `kernels/` that no entry names."""
-        used = {entry.kernel for entry in self.entries}
-        return sorted(p for p in (self.folder / _KERNELS).glob("*") if p.name not in used)
+        used = {kernel.file for kernel in self.kernels.values()}
+        return sorted(p for p in (self.folder / _FILES).glob("*") if p.name not in used)
+
+    def _path(self, kernel: str) -> Path:
+        return self.folder / _FILES / self.kernels[kernel].file
+
+    def _read_file(self, path: Path) -> str:
+        text = _read_text(path, _MAX_KERNEL_BYTES)
+        if hashlib.sha256(text.encode()).hexdigest()[:16] != path.stem:
+            raise PackError(f"{path}: its text does not match its name")
+        return text
+
+    def _settle(self, kernel: str, arch: Arch, dtype: Dtype, layout: Layout) -> KernelSource:
+        path = self._path(kernel)
+        text = self.kernels[kernel].settled(self._file(path))
+        source = KernelSource(text=text, arch=arch, dtype=dtype, layout=layout)
+        if path.name != file_name(self._file(path), source.backend):
+            raise PackError(f"{path}: a kernel of {source.backend} is not called so")
+        return source
 
 
-def write(folder: Path, gpu: Gpu, records: Iterable[Record]) -> Pack:
+def write(
+    folder: Path,
+    gpu: Gpu,
+    records: Iterable[Record],
+    templates: Mapping[str, str] | None = None,
+) -> Pack:
     """Write a pack, in the place of one that is there; the same records make the same bytes.
+
+    Args:
+        folder: Where it goes.
+        gpu: The GPU that it is for.
+        records: One for each key.
+        templates: Kernel files with open tunables, headers flattened, by id; what is an instance
+            of one is stored as such, all else as it is.
 
     Raises:
         PackError: If `folder` holds something else, or a record cannot be in a pack of `gpu`.
@@ -123,20 +158,24 @@ def write(folder: Path, gpu: Gpu, records: Iterable[Record]) -> Pack:
     """
     if folder.exists() and not (folder / _HEAD).is_file() and any(folder.iterdir()):
         raise PackError(f"{folder} holds something else than a pack; name another folder")
-    lines, texts = [], {}
+    lines: list[str] = []
+    kernels: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for record in sorted(records, key=lambda record: str(record.key)):
         if record.key.gpu != gpu:
             raise PackError(f"{folder}: a pack for {gpu} cannot hold {record.key}")
-        line = line_of(record)
-        lines.append(f"{line}\n")
-        texts[read_line(line, record.key.label).kernel] = record.verified.compiled.source.text
+        entry, kernel, text = _parts(record, templates or {})
+        lines.append(entry.line)
+        kernels[kernel.id] = kernel.line
+        texts[kernel.file] = text
     for name, text in texts.items():
-        write_whole(folder / _KERNELS / name, text.encode())
-    write_whole(folder / _RECORDS, "".join(lines).encode())
+        write_whole(folder / _FILES / name, text.encode())
+    _write_lines(folder / _KERNELS, [line for _, line in sorted(kernels.items())])
+    _write_lines(folder / _RECORDS, lines)
     write_whole(folder / _HEAD, _head(gpu).encode())
     pack = Pack.read(folder)
     for path in pack.unused():
-        if KERNEL_NAME.fullmatch(path.name):
+        if FILE_NAME.fullmatch(path.name):
             path.unlink()
     return pack
 
@@ -170,17 +209,50 @@ def find(name: str) -> Path:
     return root / name
 
 
+def _parts(record: Record, templates: Mapping[str, str]) -> tuple[Entry, PackedKernel, str]:
+    """A record's two lines, which read back as themselves, and its kernel's file."""
+    source, said_of = record.verified.compiled.source, record.key.label
+    text, values = reopened(source, templates.get(source.header.id))
+    try:
+        kernel = PackedKernel.of(record, text, values)
+        entry = Entry.of(record, kernel.id)
+        lines = kernel.line, entry.line
+    except ValueError as error:
+        raise PackError(f"{said_of}: {said(error)}") from None
+    PackedKernel.read(lines[0], said_of, record.key.gpu)
+    Entry.read(lines[1], said_of, record.key.gpu)
+    return entry, kernel, text
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    write_whole(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _read_lines(path: Path, kind: type[_Read], gpu: Gpu) -> tuple[_Read, ...]:
+    lines = _read_text(path, _MAX_LINES_BYTES).split("\n")
+    if lines.pop():
+        raise PackError(f"{path}: its last line is cut off")
+    return tuple(
+        kind.read(line, f"{path}, line {number}", gpu) for number, line in enumerate(lines, 1)
+    )
+
+
+def _check_order(path: Path, what: str, names: list[str]) -> None:
+    if names != sorted(set(names)):
+        raise PackError(f"{path}: {what} are not sorted, or one is there twice")
+
+
 def _head(gpu: Gpu) -> str:
-    return f'schema_version = {SCHEMA_VERSION}\ngpu = "{gpu}"\n'
+    return f'schema_version = {_SCHEMA_VERSION}\ngpu = "{gpu}"\n'
 
 
 def _read_head(path: Path) -> Gpu:
     text = _read_text(path, 1 << 16)
     try:
         found = tomllib.loads(text)
-        if found.get("schema_version") != SCHEMA_VERSION:
+        if found.get("schema_version") != _SCHEMA_VERSION:
             raise PackError(
-                f"{path}: schema {found.get('schema_version')}, needed {SCHEMA_VERSION}"
+                f"{path}: schema {found.get('schema_version')}, needed {_SCHEMA_VERSION}"
             )
         gpu = Gpu.parse(str(found.get("gpu")))
     except (tomllib.TOMLDecodeError, KeyFormatError) as error:

@@ -14,6 +14,7 @@ from l2tune.store.artifacts import Artifacts
 from l2tune.store.database import Database, DatabaseError
 from l2tune.store.files import private_directory
 
+_DIRECTORY = "packs"
 _WAITING = f"waiting/{SCHEMA_VERSION}/"
 _ASKED = f"asked/{SCHEMA_VERSION}/"
 
@@ -27,7 +28,7 @@ class Pending:
         Raises:
             CacheError: If it cannot be made or written, or others may write to it.
         """
-        self.directory = private_directory(root) / "packs"
+        self.directory = private_directory(root) / _DIRECTORY
         self._database = Database(self.directory)
         self._artifacts = Artifacts(root)
 
@@ -93,3 +94,12 @@ class Pending:
             except KeyFormatError as error:
                 warnings.warn(str(error), CacheWarning, stacklevel=3)
         return found
+
+
+def waiting_keys(root: Path) -> list[GemmKey]:
+    """Keys that a kernel waits for in a cache directory; makes nothing where none ever did.
+
+    Raises:
+        CacheError: If the database cannot be read.
+    """
+    return Pending(root).keys() if (root / _DIRECTORY).is_dir() else []

@@ -4,10 +4,10 @@ Nothing here compiles or times. Hypothesis is imported only in the worker proces
 checks, and only where drawn examples are asked for.
 """
 
+from l2tune.spec.outcome import KEY_CHECKS
 from l2tune.verify.emulated import emulate
 from l2tune.verify.gate import (
     KERNEL_CHECKS,
-    KEY_CHECKS,
     QUICK_CHECKS,
     check_contract,
     check_resources,

@@ -22,7 +22,15 @@ from l2tune.spec import geometry
 from l2tune.spec.geometry import LaunchGeometry
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import CheckPassed, Compiled, Finding, KernelResources, Refuted, Verified
+from l2tune.spec.outcome import (
+    KEY_CHECKS,
+    CheckPassed,
+    Compiled,
+    Finding,
+    KernelResources,
+    Refuted,
+    Verified,
+)
 from l2tune.store.artifacts import Artifacts
 from l2tune.verify.case import Case
 from l2tune.verify.checks import CHECKS
@@ -46,8 +54,6 @@ KERNEL_CHECKS = (
     "dependent_launch",
 )  # fmt: skip
 """The proof of a kernel on a GPU: over all that its contract admits, whatever the key."""
-KEY_CHECKS = ("smoke", "key_values", "metamorphic", "key_repeat")
-"""The proof for one key of a kernel that is proven: its exact shape."""
 
 
 def check_contract(source: KernelSource, key: GemmKey) -> Refuted | None:

@@ -14,7 +14,7 @@ from l2tune.cli import app
 from l2tune.dispatch import native
 from l2tune.export import parse_export
 from l2tune.spec.outcome import CompileFailed, Finding, Refuted
-from l2tune.store import Registry
+from l2tune.store import Pending, Registry
 
 
 def run(*arguments: object) -> Result:
@@ -79,10 +79,34 @@ def test_show_refused_tells_the_verdicts(registry: Registry) -> None:
 
 def test_show_wanted_lists_what_calls_missed(registry: Registry) -> None:
     registry.miss(seeds.naive().key, count=7)
+    registry.miss(seeds.triton().key, nearest="triton/other")
     assert "100x99x98 x3 tt" in run("show", "--wanted").stdout
     assert json.loads(run("show", "--wanted", "--json").stdout) == [
-        {"key": str(seeds.naive().key), "calls": 7}
+        {"key": str(seeds.naive().key), "calls": 7, "served_by": "torch.matmul"},
+        {"key": str(seeds.triton().key), "calls": 1, "served_by": "triton/other"},
     ]
+    findings = json.loads(run("doctor", "--json").stdout)["findings"]
+    (missed,) = (f["found"] for f in findings if f["what"] == "products not found")
+    assert missed == "2, of which 1 served by a kernel tuned for another"
+
+
+def test_show_and_doctor_count_what_waits_for_its_recheck(registry: Registry, cache_dir: Path):
+    def doctor() -> dict[str, str]:
+        found = json.loads(run("doctor", "--json").stdout)["findings"]
+        return next(one for one in found if one["what"] == "keys of packs that wait")
+
+    assert "wait" not in run("show").stdout
+    assert doctor()["found"] == "0"
+    assert not (cache_dir / "packs").exists()
+    for made in (seeds.naive(), seeds.hopper()):
+        Pending(cache_dir).put(made.key, made.verified.compiled.source.text)
+    assert "2 keys of packs wait" in run("show").stdout
+    assert "1 keys of packs wait" in run("show", "512x768x512").stdout
+    assert isinstance(json.loads(run("show", "--json").stdout), list)
+    assert (doctor()["state"], doctor()["found"]) == ("note", "2")
+    (database,) = (cache_dir / "packs").glob("*.db")
+    database.write_bytes(b"x" * 4096)
+    assert (doctor()["state"], doctor()["found"]) == ("broken", "damaged")
 
 
 def test_export_writes_a_file_and_its_description(registry: Registry, tmp_path: Path) -> None:

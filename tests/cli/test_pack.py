@@ -47,8 +47,10 @@ def test_build_packs_the_records_of_one_gpu(cache_dir: Path, tmp_path: Path) -> 
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["gpu"], found["keys"], found["kernels"]) == (str(H200), 2, 2)
-    keys = {entry.key for entry in Pack.read(folder).entries}
-    assert keys == {seeds.hopper().key, seeds.split_k().key}
+    pack = Pack.read(folder)
+    assert {entry.key for entry in pack.entries} == {seeds.hopper().key, seeds.split_k().key}
+    assert all(kernel.tunables for kernel in pack.kernels.values())
+    assert found["files"] == 2
     assert run("pack", "check", folder).exit_code == 0
 
 

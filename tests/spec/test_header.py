@@ -35,6 +35,7 @@ def test_a_triton_contract_is_read_from_its_comment_block():
         ("", LAUNCH, "arch"),
         (CONTRACT + "id = 'twice'\n", LAUNCH, "not TOML"),
         (CONTRACT + "= 1\n", LAUNCH, "not TOML"),
+        (CONTRACT + f"[tune]\nA = [{'9' * 5000}]\n", LAUNCH, "not TOML"),
         (CONTRACT.replace("sm_80", "sm_90"), LAUNCH, "arch"),
         (CONTRACT.replace("f16", "f64"), LAUNCH, "dtype"),
         (CONTRACT + "acc = 'f64'\n", LAUNCH, "acc"),

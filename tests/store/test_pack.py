@@ -1,6 +1,6 @@
 """Packs: text that reads back as itself, and is refused where anything else stands in it."""
 
-import json
+import functools
 import math
 import os
 import shutil
@@ -10,15 +10,20 @@ from pathlib import Path
 import pytest
 import seeds
 from hypothesis import given
-from samples import record, records, timing
+from hypothesis import strategies as st
+from samples import TOOLS, record, records, timing
 
+from l2tune import compile, generate  # noqa: A004
 from l2tune.errors import PackError
 from l2tune.spec.gpu import A100, H200, Gpu
+from l2tune.spec.header import Origin, parse
+from l2tune.spec.kernel import KernelSource, instantiate
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Admitted, Declined, Interval
+from l2tune.spec.outcome import KEY_CHECKS, Admitted, CheckPassed, Declined, Interval
 from l2tune.spec.record import Record
 from l2tune.store.entry import Entry
 from l2tune.store.pack import Pack, find, shipped_folder, write
+from l2tune.store.packed import PackedKernel, file_name, reopened
 
 KEYS = [GemmKey.dense(64, n, 64, gpu=H200) for n in (64, 128, 256)]
 
@@ -39,18 +44,111 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
+@functools.cache
+def templates() -> dict[str, str]:
+    """Every seed, its headers flattened and its tunables open."""
+    headers = generate.include_dir()
+    return {name: compile.flatten(text, headers) for name, text in generate.seed_texts().items()}
+
+
 @given(records())
 def test_an_entry_reads_back_from_its_line(found: Record) -> None:
-    entry = Entry.of(found)
-    assert Entry.model_validate_json(entry.line) == entry
+    entry = Entry.of(found, "0" * 12)
+    assert Entry.read(entry.line, "here", found.key.gpu) == entry
     assert "\n" not in entry.line
+    assert str(found.key.gpu) not in entry.line
     assert entry.key == found.key
     shown, measured = entry.times.gpu.us, found.outcome.timing.gpu.us
     assert math.isclose(shown, measured, rel_tol=1e-5)
     if isinstance(found.outcome, Admitted):
-        assert (entry.eager, entry.graph) == (found.outcome.eager, found.outcome.graph)
+        runs = {side for side in ("eager", "graph") if getattr(found.outcome, side) == "kernel"}
+        said = {"both": {"eager", "graph"}, "neither": set()}.get(entry.serves, {entry.serves})
+        assert said == runs
     else:
-        assert (entry.eager, entry.graph, entry.reason) == ("torch", "torch", found.outcome.reason)
+        assert (entry.serves, entry.reason) == ("neither", found.outcome.reason)
+
+
+checks = st.builds(
+    CheckPassed, check=st.text(max_size=5), examples=st.integers(0, 99), seed=st.integers(0, 3),
+    worst_ratio=st.sampled_from([0.0, 0.5]), note=st.text(max_size=3),
+)  # fmt: skip
+
+
+@given(st.lists(checks, max_size=3), st.dictionaries(st.text(max_size=3), st.integers()))
+def test_a_kernel_reads_back_from_its_line(passed: list[CheckPassed], values: dict[str, int]):
+    made = PackedKernel(
+        file="0" * 16 + ".cu", tunables=values, cubins=("1" * 64,), checks=tuple(passed),
+        origin=Origin(), tools=TOOLS,
+    )  # fmt: skip
+    again = PackedKernel.read(made.line, "here", H200)
+    assert (again, again.id) == (made, made.id)
+
+
+def test_checks_lie_where_they_belong(tmp_path: Path) -> None:
+    names = ("emulator", *KEY_CHECKS, "rerun")
+    passed = tuple(CheckPassed(check=name, examples=1, seed=0) for name in names)
+    verified = record(KEYS[0]).verified.model_copy(update={"checks": passed})
+    outcome = Admitted(timing=timing(KEYS[0], verified=verified), eager="kernel", graph="torch")
+    found = record(KEYS[0]).model_copy(update={"outcome": outcome})
+    pack = write(tmp_path / "p", H200, [found])
+    (entry,), (kernel,) = pack.entries, pack.kernels.values()
+    assert tuple(check.check for check in entry.checks) == KEY_CHECKS
+    assert [check.check for check in kernel.checks] == ["emulator", "rerun"]
+    assert entry.serves == "eager"
+
+
+@pytest.mark.parametrize("name", generate.seed_texts())
+@given(data=st.data())
+def test_an_instance_of_a_seed_is_the_seed_and_its_values(name: str, data: st.DataObject) -> None:
+    template = templates()[name]
+    header = parse(template)[1]
+    values = {t: data.draw(st.sampled_from(header.tune[t])) for t in header.open_tunables}
+    source = KernelSource(text=instantiate(template, values), arch=header.arch[0])
+    assert reopened(source, template) == (template, values)
+
+
+def test_instances_of_a_seed_share_its_file_and_come_back_byte_for_byte(tmp_path: Path) -> None:
+    found = [seeds.split_k(4), seeds.split_k(8), seeds.hopper(1), seeds.hopper(2), seeds.naive()]
+    keys = [f.key.model_copy(update={"batch": 2 + i}) for i, f in enumerate(found)]
+    moved = [f.model_copy(update={"key": key}) for f, key in zip(found, keys, strict=True)]
+    pack = write(tmp_path / "p", H200, moved, templates())
+    assert len(pack.kernels) == 5
+    stored = {path.read_text() for path in (tmp_path / "p" / "kernels").iterdir()}
+    names = ("sm80/mma_multistage", "sm90a/wgmma_persistent", "sm80/naive")
+    assert stored == {templates()[name] for name in names}
+    by_key = {entry.key: entry for entry in pack.entries}
+    for one in moved:
+        compiled, entry = one.verified.compiled, by_key[one.key]
+        assert pack.source(entry) == compiled.source
+        assert pack.kernels[entry.kernel].tunables == compiled.source.tunables
+        assert pack.kernels[entry.kernel].cubins == compiled.cubins
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("#pragma unroll", "#pragma unroll 2"),
+        ("SPLIT ", "PARTS "),
+        ("SPLIT   = [1, 2, 4,", "SPLIT   = [1, 2,"),
+    ],
+    ids=["body", "another tunable", "another choice"],
+)
+def test_an_instance_of_what_a_seed_was_is_kept_whole(old: str, new: str, tmp_path: Path) -> None:
+    found = seeds.split_k(4)
+    text = templates()["sm80/mma_multistage"]
+    assert old in text
+    changed = {"sm80/mma_multistage": text.replace(old, new)}
+    pack = write(tmp_path / "p", H200, [found], changed)
+    (kernel,) = pack.kernels.values()
+    assert kernel.tunables == {}
+    assert pack.source(pack.entries[0]) == found.verified.compiled.source
+
+
+def test_keys_of_one_kernel_share_its_line_and_its_source(folder: Path) -> None:
+    pack = Pack.read(folder)
+    first, second, third = (pack.source(entry) for entry in pack.entries)
+    assert len(pack.kernels) == 2
+    assert len({id(first), id(second), id(third)}) == 2
 
 
 def test_each_kernel_is_there_once_and_comes_back_whole(folder: Path) -> None:
@@ -58,10 +156,9 @@ def test_each_kernel_is_there_once_and_comes_back_whole(folder: Path) -> None:
     assert [entry.key for entry in pack.entries] == sorted(KEYS, key=str)
     assert len(list((folder / "kernels").iterdir())) == 2
     for entry in pack.entries:
-        body = "// another\n" if entry.key == KEYS[2] else None
-        expected = record(entry.key) if body is None else record(entry.key, body)
+        expected = record(entry.key, "// another\n") if entry.key == KEYS[2] else record(entry.key)
         assert pack.source(entry) == expected.verified.compiled.source
-        assert entry == Entry.of(expected)
+        assert entry == Entry.of(expected, entry.kernel)
     assert pack.unused() == []
 
 
@@ -70,7 +167,7 @@ def test_the_same_records_make_the_same_bytes_and_fewer_leave_nothing_behind(fol
     write(folder, H200, [record(KEYS[2], "// another\n"), record(KEYS[0]), record(KEYS[1])])
     assert contents(folder) == before
     write(folder, H200, [record(KEYS[0])])
-    assert len(contents(folder)) == 3
+    assert len(contents(folder)) == 4
     assert Pack.read(folder).unused() == []
 
 
@@ -78,15 +175,14 @@ def test_a_verdict_for_torch_is_kept_with_its_reason(tmp_path: Path) -> None:
     declined = Declined(timing=timing(KEYS[0]), reason="not faster")
     pack = write(tmp_path / "p", H200, [record(KEYS[0]).model_copy(update={"outcome": declined})])
     (entry,) = pack.entries
-    assert (entry.eager, entry.graph, entry.reason) == ("torch", "torch", "not faster")
+    assert (entry.serves, entry.reason) == ("neither", "not faster")
 
 
 def test_it_is_text_without_machine_code_or_places_of_this_machine(folder: Path) -> None:
     for data in contents(folder).values():
         text = data.decode()
         assert str(folder) not in text
-    (line, *_) = (folder / "records.jsonl").read_text().splitlines()
-    assert "ptx" not in json.loads(line)
+        assert "ptx" not in text
 
 
 def edit(folder: Path, name: str, old: str, new: str) -> None:
@@ -96,7 +192,8 @@ def edit(folder: Path, name: str, old: str, new: str) -> None:
 
 
 def _kernel(folder: Path) -> Path:
-    return folder / "kernels" / Pack.read(folder).entries[0].kernel
+    pack = Pack.read(folder)
+    return folder / "kernels" / pack.kernels[pack.entries[0].kernel].file
 
 
 def _in_first_line(old: str, new: str) -> Callable[[Path], None]:
@@ -120,34 +217,62 @@ def _cut_off(folder: Path) -> None:
     path.write_text(path.read_text()[:-2])
 
 
-def _other_gpu(folder: Path) -> None:
-    edit(folder, "pack.toml", str(H200), str(A100))
+def _in_first_kernel(old: str, new: str) -> Callable[[Path], None]:
+    return lambda folder: edit(folder, "kernels.jsonl", old, new)
 
 
-MIG = Gpu(name=H200.name, capability=(9, 0), sms=16)
+def _swapped_kernels(folder: Path) -> None:
+    path = folder / "kernels.jsonl"
+    path.write_text("".join(reversed(path.read_text().splitlines(keepends=True))))
+
+
+def _without_a_kernel(folder: Path) -> None:
+    path = folder / "kernels.jsonl"
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+
+
+def _without_a_key(folder: Path) -> None:
+    path = folder / "records.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
+
+
 TAMPERED: dict[str, tuple[Callable[[Path], None], str]] = {
     "unknown field": (_in_first_line('"created"', '"run":"rm -rf","created"'), "unknown key 'run'"),
-    "path": (_in_first_line('"kernel":"', '"kernel":"../../'), "no kernel's file name"),
-    "absolute path": (_in_first_line('"kernel":"', '"kernel":"/etc/'), "no kernel's file name"),
-    "newline in a path": (_in_first_line('.cu"', '.cu\\n"'), "no kernel's file name"),
-    "infinite": (_in_first_line('"us":1000.0', '"us":1e999'), "line 1"),
-    "not a number": (_in_first_line('"us":1000.0', '"us":NaN'), "line 1"),
-    "negative": (_in_first_line('"us":1000.0', '"us":-1.0'), "is no time"),
+    "path": (_in_first_kernel('"file":"', '"file":"../../'), "no kernel's file name"),
+    "absolute path": (_in_first_kernel('"file":"', '"file":"/etc/'), "no kernel's file name"),
+    "newline in a path": (_in_first_kernel('.cu"', '.cu\\n"'), "no kernel's file name"),
+    "id": (_in_first_kernel('"id":"', '"id":"0'), "not written as"),
+    "another kernel's claims": (_in_first_kernel('"cubins":["0', '"cubins":["1'), "not written as"),
+    "no such kernel": (_without_a_kernel, "lacks"),
+    "path as kernel": (_in_first_line('"kernel":"', '"kernel":"../../'), "lacks"),
+    "nobody's kernel": (_without_a_key, "no key names"),
+    "order of kernels": (_swapped_kernels, "not sorted"),
+    "unknown field of a kernel": (_in_first_kernel('"file"', '"run":"x","file"'), "unknown key"),
+    "flag for a value": (_in_first_kernel('"cubins"', '"tunables":{"A":true},"cubins"'), "written"),
+    "interval of four": (_in_first_line(",1010.0]", ",1010.0,1.0]"), "not written as"),
+    "interval of two": (_in_first_line('"gpu":[1000.0,', '"gpu":['), "line 1"),
+    "interval with names": (
+        _in_first_line("[1000.0,990.0,1010.0]", '{"us":1000.0,"lo":990.0,"hi":1010.0}'),
+        "not written as",
+    ),
+    "infinite": (_in_first_line('"gpu":[1000.0', '"gpu":[1e999'), "line 1"),
+    "not a number": (_in_first_line('"gpu":[1000.0', '"gpu":[NaN'), "line 1"),
+    "negative": (_in_first_line('"gpu":[1000.0', '"gpu":[-1.0'), "is no time"),
     "digits without end": (_in_first_line("x64/", "x" + "9" * 5000 + "/"), "line 1"),
     "size beyond count": (_in_first_line('"samples":30', f'"samples":{"9" * 5000}'), "line 1"),
-    "text for a number": (_in_first_line('"us":1000.0', '"us":"1000.0"'), "not written as"),
+    "text for a number": (_in_first_line('"gpu":[1000.0', '"gpu":["1000.0"'), "not written as"),
     "a field twice": (_in_first_line('{"key"', '{"created":"x","key"'), "not written as"),
     "spaces": (_in_first_line('{"key":', '{"key": '), "not written as"),
-    "other GPU in a key": (_in_first_line(str(H200), str(MIG)), "holds gemm/"),
-    "other GPU": (_other_gpu, "holds gemm/"),
+    "GPU in a key": (_in_first_line("/align16", f"/align16/{H200}"), "records.jsonl, line 1"),
     "a key twice": (_twice, "twice"),
     "order": (_swapped, "not sorted"),
     "cut off": (_cut_off, "cut off"),
-    "schema": (lambda f: edit(f, "pack.toml", "version = 2", "version = 3"), "schema 3, needed 2"),
+    "schema": (lambda f: edit(f, "pack.toml", "version = 3", "version = 2"), "schema 2, needed 3"),
     "more in the head": (lambda f: edit(f, "pack.toml", "gpu", "x = 1\ngpu"), "holds more than"),
     "no TOML": (lambda f: edit(f, "pack.toml", "gpu", "gpu ="), "pack.toml"),
     "no text": (lambda f: (f / "records.jsonl").write_bytes(b"\xff\n"), "records.jsonl"),
     "no records": (lambda f: (f / "records.jsonl").unlink(), "no such file"),
+    "no kernels": (lambda f: (f / "kernels.jsonl").unlink(), "no such file"),
 }
 
 
@@ -190,9 +315,46 @@ def test_a_kernel_that_is_not_one_for_its_key_is_refused(tmp_path: Path) -> None
     found = seeds.hopper()
     other = GemmKey.dense(500, 768, 512, gpu=H200, batch=4, layout="tn")  # rows are not aligned
     write(tmp_path / "p", H200, [found])
-    edit(tmp_path / "p", "records.jsonl", str(found.key), str(other))
+    edit(
+        tmp_path / "p",
+        "records.jsonl",
+        *(str(k).partition("/NVIDIA")[0] for k in (found.key, other)),
+    )
     pack = Pack.read(tmp_path / "p")
     with pytest.raises(PackError, match="does not serve"):
+        pack.source(pack.entries[0])
+
+
+def _with_kernel(folder: Path, **changes: object) -> Pack:
+    """A pack of one instance whose kernel's line says something else, and is written well."""
+    pack = write(folder, H200, [seeds.hopper()], templates())
+    (kernel,) = pack.kernels.values()
+    changed = PackedKernel.model_validate({**kernel.model_dump(), **changes})
+    edit(folder, "kernels.jsonl", kernel.line, changed.line)
+    edit(folder, "records.jsonl", kernel.id, changed.id)
+    return Pack.read(folder)
+
+
+def test_values_that_the_file_does_not_offer_are_refused(tmp_path: Path) -> None:
+    values = seeds.hopper().verified.compiled.source.tunables
+    for changed, said in (
+        ({**values, "STAGES": 99}, "STAGES=99 is not allowed"),
+        ({**values, "OTHER": 1}, "needed values of"),
+        ({k: v for k, v in values.items() if k != "STAGES"}, "needed values of"),
+        (dict(reversed(values.items())), "needed values of"),
+        ({}, "needed values of"),
+    ):
+        pack = _with_kernel(tmp_path / "p", tunables=changed)
+        with pytest.raises(PackError, match=said):
+            pack.source(pack.entries[0])
+
+
+def test_a_file_of_another_backend_than_its_name_says_is_refused(tmp_path: Path) -> None:
+    name = file_name(templates()["sm90a/wgmma_persistent"], "triton")
+    pack = _with_kernel(tmp_path / "p", file=name)
+    (stored,) = (tmp_path / "p" / "kernels").iterdir()
+    stored.rename(stored.with_name(name))
+    with pytest.raises(PackError, match="a kernel of cuda"):
         pack.source(pack.entries[0])
 
 
@@ -232,8 +394,9 @@ def test_a_kernel_is_a_candidate_where_its_contract_names_the_target(tmp_path: P
     assert on(split, A100) == ["sm_80"]
     assert pack.candidates(KEYS[0]) == []
     assert pack.keys_on(A100)[0].gpu == A100
-    (damaged,) = [e.kernel for e in pack.entries if e.key == split.key]
+    (damaged,) = [pack.kernels[e.kernel].file for e in pack.entries if e.key == split.key]
     (pack.folder / "kernels" / damaged).write_text("")
+    pack = Pack.read(pack.folder)
     with pytest.raises(PackError, match="does not match its name"):
         on(split, A100)
 

@@ -13,14 +13,14 @@ requires = [
 workspace = "SPLIT * batch * m * cdiv(n, 4) * 16 if SPLIT > 1 else 0"
 origin   = { kind = "seed", source = "written for l2tune" }
 [tune]
-TILE_M  = 32
-TILE_N  = 32
-TILE_K  = 128
-WARPS_M = 2
-WARPS_N = 2
-STAGES  = 4
-SPLIT   = 16
-GROUP   = 8
+TILE_M  = [16, 32, 64, 128, 256]
+TILE_N  = [16, 32, 64, 128, 256]
+TILE_K  = [32, 64, 128]
+WARPS_M = [1, 2, 4]
+WARPS_N = [1, 2, 4]
+STAGES  = [3, 4, 5]
+SPLIT   = [1, 2, 4, 8, 16, 32]
+GROUP   = [1, 4, 8]
 where   = [
   "WARPS_M * WARPS_N <= 8 and TILE_M >= 16 * WARPS_M and TILE_N >= 16 * WARPS_N",
   "TILE_M <= 64 * WARPS_M and TILE_N <= 64 * WARPS_N",

@@ -9,13 +9,13 @@ requires = ["align >= 16", "k >= 1", "max(m, n, k) <= 2147000000",
             "cdiv(m, 64) * cdiv(n, 8) * batch <= 2147000000"]
 origin   = { kind = "seed", source = "written for l2tune" }
 [tune]
-TILE_M   = 128
-TILE_N   = 256
-TILE_K   = 64
-STAGES   = 4
-CLUSTER  = 2
-PINGPONG = 0
-GROUP    = 8
+TILE_M   = [64, 128, 256]
+TILE_N   = [8, 16, 32, 64, 128, 192, 256]
+TILE_K   = [64]
+STAGES   = [2, 3, 4, 5, 6, 7, 8]
+CLUSTER  = [1, 2]
+PINGPONG = [0, 1]
+GROUP    = [1, 2, 4, 8, 16]
 where    = ["PINGPONG == 1 or TILE_M >= 128",
             "TILE_M * TILE_N <= (24576 if PINGPONG == 1 else 49152)",
             "CLUSTER == 1 or TILE_N >= 16",

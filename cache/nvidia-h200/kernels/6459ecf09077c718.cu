@@ -9,13 +9,13 @@ requires = ["align >= 16", "k >= 1", "max(m, n, k) <= 2147000000",
             "SPLIT * cdiv(m, 64) * cdiv(n, 8) * ROWS * COLS * batch <= 2147000000"]
 origin   = { kind = "seed", source = "written for l2tune" }
 [tune]
-TILE_M = 64
-TILE_N = 64
-TILE_K = 64
-STAGES = 12
-SPLIT  = 8
-ROWS   = 1
-COLS   = 1
+TILE_M = [64, 128]
+TILE_N = [8, 16, 32, 64, 96, 128, 192, 256]
+TILE_K = [64]
+STAGES = [2, 3, 4, 5, 6, 7, 8, 10, 12]
+SPLIT  = [1, 2, 4, 8]
+ROWS   = [1, 2]
+COLS   = [1, 2]
 where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N % (8 * SPLIT) == 0", "TILE_N % (8 * ROWS) == 0",
           "STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 <= smem_limit",
           "SPLIT == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)"]
