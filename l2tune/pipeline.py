@@ -1,20 +1,21 @@
 """tune(key): from a matrix product to the fastest kernel proven correct for it, on one page.
 
-generate -> flatten -> screen, contract -> compile -> quick check, rough time -> emulator, gate ->
-time -> admit -> store. `evaluate` takes one kernel file the same way; the tuner, the reward of a
-model in training and the tests all call these two. `estimate` is `tune` on a machine without a GPU:
+generate -> flatten -> screen, contract -> compile -> rough time -> emulator, gate -> time ->
+admit -> store. `evaluate` takes one kernel file the same way; the tuner, the reward of a model in
+training and the tests all call these two. `estimate` is `tune` on a machine without a GPU:
 a model stands where the clock is. `recheck` is `evaluate`, quick, for a kernel that was proven on
 another machine. This is the only place that wires the stages of `l2tune.stages`.
 """
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from l2tune import admit, dispatch, generate, measure, settings
+from l2tune import admit, generate, settings
 from l2tune.errors import HeaderError, UnsupportedProblemError
 from l2tune.runtime.versions import tools
 from l2tune.runtime.worker import NO_GPU
+from l2tune.spec.gpu import Gpu
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import (
@@ -24,7 +25,6 @@ from l2tune.spec.outcome import (
     Estimated,
     Finding,
     Refuted,
-    Timing,
     Verified,
 )
 from l2tune.spec.record import EstimatedRecord, Record
@@ -36,16 +36,22 @@ from l2tune.stages import (
     build,
     build_all,
     confirm,
+    is_sound,
     prove,
     rank,
     rank_by_model,
     silent,
     source_for,
 )
+from l2tune.store import Chosen, Measured, Ranked
 
-__all__ = ["Bench", "Failure", "Progress", "estimate", "evaluate", "recheck", "tune"]
+__all__ = [
+    "Bench", "Failure", "Progress", "choose", "estimate", "evaluate", "fitted", "prepare",
+    "recheck", "search", "searched", "settle", "tune",
+]  # fmt: skip
 
-_FINALISTS = 2
+_TIMED = 32
+"""Instances of the seeds that are timed roughly."""
 _ESTIMATED_PER_FAMILY = 4
 """Instances of each seed that are compiled and emulated where nothing can be timed."""
 
@@ -58,6 +64,8 @@ def tune(
     candidates: Iterable[KernelSource] | None = None,
 ) -> Record:
     """Search for the fastest correct kernel for `key` and store what was found.
+
+    `l2tune.fleet` takes many keys through the same three steps, one step after the other.
 
     Args:
         key: What to tune.
@@ -75,23 +83,168 @@ def tune(
     if bench is None:
         with Bench.open() as opened:
             return tune(key, bench=opened, progress=progress, candidates=candidates)
-    sources = generate.candidates(key) if candidates is None else candidates
+    model = fitted(key.gpu, bench=bench)
+    compiled = prepare(key, bench=bench, model=model, offered=candidates, progress=progress)
+    ranked = search(compiled, key, bench=bench, check=candidates is not None, progress=progress)
+    chosen = choose(ranked, key, bench=bench, progress=progress)
+    bench.worker.renew()
+    return settle(chosen, bench=bench, progress=progress)
+
+
+def fitted(gpu: Gpu, *, bench: Bench) -> generate.Fitted:
+    """The model of instances' times, fitted to all that was timed on this GPU model so far."""
+    return generate.Fitted(
+        (one.seed, one.values, ranked.key, one.us)
+        for ranked in bench.searches.all_ranked(gpu)
+        for one in ranked.found
+    )
+
+
+def prepare(
+    key: GemmKey,
+    *,
+    bench: Bench,
+    model: generate.Fitted,
+    offered: Iterable[KernelSource] | None = None,
+    count: int = _TIMED,
+    progress: Progress = silent,
+) -> list[Compiled]:
+    """Compile what is worth timing for a key; needs no GPU.
+
+    Args:
+        key: What to tune.
+        bench: Where to compile.
+        model: Says which instances of the seeds those are.
+        offered: Kernels in the place of the seeds.
+        count: How many instances of the seeds.
+        progress: Receives a line.
+
+    Raises:
+        UnsupportedProblemError: If no kernel admits the key.
+    """
+    sources = generate.shortlist(key, model, count=count) if offered is None else offered
     compiled = build_all(sources, key, bench, progress)
     if not compiled:
         raise UnsupportedProblemError(f"{key.label}: no kernel admits it; torch.matmul serves it")
-    ranked = rank(compiled, key, bench, progress)
-    proven = _finalists(ranked, key, bench, progress)
-    if not proven:
+    return compiled
+
+
+def search(
+    compiled: list[Compiled],
+    key: GemmKey,
+    *,
+    bench: Bench,
+    check: bool = False,
+    progress: Progress = silent,
+) -> list[Compiled]:
+    """Time kernels roughly; the fastest first. The times are kept.
+
+    Args:
+        compiled: Kernels that admit the key.
+        key: What they compute.
+        bench: Where to run.
+        check: Whether a kernel that fails the quick check is dropped before; for files that are not
+            ours. What is wrong with one of ours, the gate finds.
+        progress: Receives one line for each step.
+
+    Raises:
+        InfrastructureError: If the machine failed.
+    """
+    if check:
+        compiled = [found for found in compiled if is_sound(found, key, bench, progress)]
+    timed, torch_us = rank(compiled, key, bench, progress)
+    found = tuple(
+        Measured(
+            text=bench.artifacts.put(one.source.text.encode()), seed=one.source.header.id,
+            values=one.source.tunables, us=us,
+        )
+        for one, us in timed
+    )  # fmt: skip
+    bench.searches.put_ranked(Ranked(key=key, torch_us=torch_us, found=found, tools=tools()))
+    return [candidate for candidate, _ in timed]
+
+
+def searched(ranked: Ranked, *, bench: Bench, first: str | None = None) -> Iterator[Compiled]:
+    """What an earlier `search` found, the fastest first; each is built when asked for.
+
+    Args:
+        ranked: What it kept.
+        bench: Where to build.
+        first: SHA-256 of the text that comes before all others.
+    """
+    for found in sorted(ranked.found, key=lambda found: (found.text != first, found.us)):
+        text = bench.artifacts.get(found.text)
+        built = (
+            None
+            if text is None
+            else build(source_for(text.decode(), ranked.key), ranked.key, bench)
+        )
+        if isinstance(built, Compiled):
+            yield built
+
+
+def choose(
+    ranked: Iterable[Compiled], key: GemmKey, *, bench: Bench, progress: Progress = silent
+) -> Chosen:
+    """The fastest kernel that passes the whole gate, and the fastest right Triton kernel.
+
+    Args:
+        ranked: The fastest first.
+        key: What they compute.
+        bench: Where to run; nothing is timed.
+        progress: Receives one line for each step.
+
+    Returns:
+        The choice, which is kept.
+
+    Raises:
+        UnsupportedProblemError: If every kernel was refuted.
+        InfrastructureError: If the machine failed.
+    """
+    verified: Verified | None = None
+    triton: Compiled | None = None
+    for candidate in ranked:
+        is_triton = candidate.source.backend == "triton"
+        if verified is None:
+            (proof,) = prove([candidate], key, bench, progress)
+            if isinstance(proof, Verified):
+                verified = proof
+                triton = candidate if is_triton else triton
+        elif triton is None and is_triton and is_sound(candidate, key, bench, progress):
+            triton = candidate
+        if verified is not None and triton is not None:
+            break
+    if verified is None:
         raise UnsupportedProblemError(
             f"{key.label}: every candidate was refuted; see `l2tune show`"
         )
-    progress(f"{key.label}: choosing: {len(proven)} proven kernels")
-    chosen = _choose(proven, key, bench)
-    progress(f"{key.label}: confirming: {chosen.compiled.source.name}, against the libraries")
-    confirmed = confirm(chosen, key, bench, triton=_first_triton(proven))
-    if isinstance(confirmed, Refuted):
-        raise UnsupportedProblemError(f"{key.label}: refused after timing: {confirmed.detail}")
-    return _store(key, admit.admit(confirmed), bench)
+    chosen = Chosen(verified=verified, triton=triton, tools=tools())
+    bench.searches.put_chosen(chosen)
+    return chosen
+
+
+def settle(
+    chosen: Chosen, *, bench: Bench, gap_us: float | None = None, progress: Progress = silent
+) -> Record:
+    """Time a choice beside every baseline, and store the verdict.
+
+    Args:
+        chosen: What `choose` found.
+        bench: Where to run: in a process that had no part in choosing.
+        gap_us: Mean gap of single calls at random, microseconds; None times none.
+        progress: Receives a line.
+
+    Raises:
+        UnsupportedProblemError: If its results on the timed buffers refute the kernel.
+        InfrastructureError: If the machine failed.
+    """
+    verified = chosen.verified
+    key = verified.key
+    progress(f"{key.label}: confirming: {verified.compiled.source.name}, against the libraries")
+    timing = confirm(verified, key, bench, triton=chosen.triton, gap_us=gap_us)
+    if isinstance(timing, Refuted):
+        raise UnsupportedProblemError(f"{key.label}: refused after timing: {timing.detail}")
+    return _store(key, admit.admit(timing), bench)
 
 
 def estimate(
@@ -164,6 +317,7 @@ def evaluate(text: str, key: GemmKey, *, bench: Bench) -> Admitted | Declined | 
     (proof,) = prove([built], key, bench)
     if isinstance(proof, Refuted) or not bench.has_gpu:
         return proof
+    bench.worker.renew()
     timed = confirm(proof, key, bench, baselines="torch")
     return timed if isinstance(timed, Refuted) else admit.admit(timed)
 
@@ -191,36 +345,6 @@ def recheck(text: str, key: GemmKey, *, bench: Bench) -> Record | Failure:
         return _store(key, outcome, bench)
     assert not isinstance(outcome, Verified)  # only without a GPU is there a proof and no time
     return outcome
-
-
-def _finalists(
-    ranked: list[Compiled], key: GemmKey, bench: Bench, progress: Progress
-) -> list[Verified]:
-    """The fastest kernels that pass the whole gate, and the fastest Triton one as a baseline."""
-    proven: list[Verified] = []
-    waiting = list(ranked)
-    while waiting and len(proven) < _FINALISTS:
-        batch, waiting = waiting[:_FINALISTS], waiting[_FINALISTS:]
-        proven += [p for p in prove(batch, key, bench, progress) if isinstance(p, Verified)]
-    triton = [c for c in waiting if c.source.backend == "triton"]
-    while triton and _first_triton(proven) is None:
-        batch, triton = triton[:1], triton[1:]
-        proven += [p for p in prove(batch, key, bench, progress) if isinstance(p, Verified)]
-    return proven
-
-
-def _choose(proven: list[Verified], key: GemmKey, bench: Bench) -> Verified:
-    """The fastest of the finalists; what it is reported at comes from another run."""
-    timed = measure.measure(
-        bench.worker, key, proven, cache_dir=bench.cache_dir, through=dispatch.Pinned,
-        baselines="torch", triton=None, budget_s=bench.budget_s / 3, seed=bench.seed + 1,
-    )  # fmt: skip
-    times = [result.gpu.us if isinstance(result, Timing) else float("inf") for result in timed]
-    return proven[times.index(min(times))]
-
-
-def _first_triton(proven: list[Verified]) -> Verified | None:
-    return next((v for v in proven if v.compiled.source.backend == "triton"), None)
 
 
 def _store(key: GemmKey, outcome: Admitted | Declined, bench: Bench) -> Record:

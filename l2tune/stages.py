@@ -6,6 +6,7 @@ what it refused. In which order they are called is `l2tune.pipeline`'s to say.
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,11 @@ from l2tune.errors import UnsupportedProblemError
 from l2tune.runtime.pool import map_over
 from l2tune.runtime.versions import tools
 from l2tune.runtime.worker import NO_GPU, Worker
+from l2tune.spec.gpu import Arch
 from l2tune.spec.kernel import KernelSource
-from l2tune.spec.key import GemmKey
+from l2tune.spec.key import Dtype, GemmKey, Layout
 from l2tune.spec.outcome import CheckPassed, Compiled, CompileFailed, Refuted, Timing, Verified
-from l2tune.store import Artifacts, KernelProof, Proofs, Registry
+from l2tune.store import Artifacts, KernelProof, Proofs, Registry, Searches
 
 Failure = Refuted | CompileFailed
 Progress = Callable[[str], None]
@@ -43,6 +45,7 @@ class Bench:
         seed: What every random draw starts from.
         budget_s: Seconds of timing for each key, shared by its candidates.
         emulators: Processes without a GPU that run candidates on the emulator; none skips stage 4.
+        built: What was compiled, by digest of the source; benches of one process may share it.
     """
 
     worker: Worker
@@ -50,6 +53,7 @@ class Bench:
     seed: int = 0
     budget_s: float = 12.0
     emulators: list[Worker] = dataclasses.field(default_factory=list)
+    built: dict[str, Compiled] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def open(
@@ -99,6 +103,11 @@ class Bench:
         return Proofs(self.cache_dir)
 
     @functools.cached_property
+    def searches(self) -> Searches:
+        """How far searches have come."""
+        return Searches(self.cache_dir)
+
+    @functools.cached_property
     def registry(self) -> Registry:
         """The cache's records."""
         return Registry(self.cache_dir)
@@ -110,8 +119,13 @@ def source_for(text: str, key: GemmKey) -> KernelSource:
     Raises:
         HeaderError: If the contract is malformed or does not offer them.
     """
+    return _flattened(text, key.gpu.arch or "sm_80", key.dtype, key.layout)
+
+
+@functools.lru_cache(maxsize=4096)  # one instance serves many keys
+def _flattened(text: str, arch: Arch, dtype: Dtype, layout: Layout) -> KernelSource:
     flat = compile.flatten(text, generate.include_dir())
-    return KernelSource(text=flat, arch=key.gpu.arch or "sm_80", dtype=key.dtype, layout=key.layout)
+    return KernelSource(text=flat, arch=arch, dtype=dtype, layout=layout)
 
 
 def build(source: KernelSource, key: GemmKey, bench: Bench) -> Compiled | Failure:
@@ -119,20 +133,39 @@ def build(source: KernelSource, key: GemmKey, bench: Bench) -> Compiled | Failur
     known = bench.registry.refusal(key, source.digest)
     if known is not None:
         return known
-    result = compile_for(source, key, bench.artifacts)
+    result = compile_for(source, key, bench.artifacts, built=bench.built)
     if not isinstance(result, Compiled):
         bench.registry.remember_refusal(key, source.digest, result)
     return result
 
 
-def compile_for(source: KernelSource, key: GemmKey, artifacts: Artifacts) -> Compiled | Failure:
-    """Screen, check the contract, compile and check resources: all that needs no GPU."""
-    refuted = verify.screen(source) or verify.check_contract(source, key)
+def compile_for(
+    source: KernelSource,
+    key: GemmKey,
+    artifacts: Artifacts,
+    *,
+    built: dict[str, Compiled] | None = None,
+) -> Compiled | Failure:
+    """Screen, check the contract, compile and check resources: all that needs no GPU.
+
+    Args:
+        source: The kernel, flattened.
+        key: What it is for.
+        artifacts: Where cubins are kept.
+        built: By digest, what this process has compiled; added to.
+    """
+    compiled: Compiled | CompileFailed | None = None if built is None else built.get(source.digest)
+    refuted = verify.check_contract(source, key)
+    if compiled is None:
+        refuted = verify.screen(source) or refuted
     if refuted is not None:
         return refuted
-    compiled = compile.compile_kernel(source, artifacts)
+    if compiled is None:
+        compiled = compile.compile_kernel(source, artifacts)
     if not isinstance(compiled, Compiled):
         return compiled
+    if built is not None:
+        built[source.digest] = compiled
     return verify.check_resources(compiled, key) or compiled
 
 
@@ -149,25 +182,30 @@ def build_all(
 
 def rank(
     compiled: list[Compiled], key: GemmKey, bench: Bench, progress: Progress = silent
-) -> list[Compiled]:
-    """Drop what fails the quick check, time the rest roughly, fastest first."""
-    sound: list[Compiled] = []
-    for index, candidate in enumerate(compiled):
-        progress(f"{key.label}: quick check: {index + 1} of {len(compiled)}")
-        proof = verify.verify(
-            bench.worker, candidate, key, cache_dir=bench.cache_dir, seed=bench.seed,
-            checks=verify.QUICK_CHECKS,
-        )  # fmt: skip
-        if isinstance(proof, Refuted):
-            bench.registry.remember_refusal(key, candidate.source.digest, proof)
-        else:
-            sound.append(candidate)
-    progress(f"{key.label}: rough timing: {len(sound)} kernels")
-    times = measure.quick_rank(
-        bench.worker, key, sound, cache_dir=bench.cache_dir, budget_s=bench.budget_s / 3
+) -> tuple[list[tuple[Compiled, float]], float]:
+    """Time kernels roughly.
+
+    Returns:
+        What could be timed with its microseconds, the fastest first; and those of `torch.matmul`.
+    """
+    progress(f"{key.label}: rough timing: {len(compiled)} kernels")
+    rough = measure.quick_rank(
+        bench.worker, key, compiled, cache_dir=bench.cache_dir, budget_s=bench.budget_s
     )
-    order = sorted(range(len(sound)), key=times.__getitem__)
-    return [sound[index] for index in order]
+    timed = [pair for pair in zip(compiled, rough.times_us, strict=True) if math.isfinite(pair[1])]
+    return sorted(timed, key=lambda pair: pair[1]), rough.torch_us
+
+
+def is_sound(candidate: Compiled, key: GemmKey, bench: Bench, progress: Progress = silent) -> bool:
+    """Whether a kernel passes the quick check; a failure is remembered."""
+    progress(f"{key.label}: quick check: {candidate.source.name}")
+    proof = verify.verify(
+        bench.worker, candidate, key, cache_dir=bench.cache_dir, seed=bench.seed,
+        checks=verify.QUICK_CHECKS,
+    )  # fmt: skip
+    if isinstance(proof, Refuted):
+        bench.registry.remember_refusal(key, candidate.source.digest, proof)
+    return isinstance(proof, Verified)
 
 
 def prove(
@@ -275,28 +313,29 @@ def confirm(
     key: GemmKey,
     bench: Bench,
     *,
-    triton: Verified | None = None,
+    triton: Compiled | None = None,
     baselines: measure.Baselines = "all",
     peers: Sequence[measure.Peer] = (),
+    gap_us: float | None = None,
 ) -> Timing | Refuted:
-    """Time one kernel in a fresh process with fresh data, beside the baselines.
+    """Time one kernel with fresh data beside the baselines.
 
     Args:
         chosen: The kernel.
         key: The problem.
-        bench: Where to run.
+        bench: Where to run: in a process that had no part in choosing the kernel.
         triton: The best Triton kernel for the key, timed as a baseline.
         baselines: All libraries, or `torch.matmul` alone.
         peers: Further baselines, known to be right; for all libraries.
+        gap_us: Mean gap of single calls at random, microseconds; None times none.
 
     Returns:
         The timing, or why the results on the timed buffers refute the kernel.
     """
-    bench.worker.renew()
     (result,) = measure.measure(
         bench.worker, key, [chosen], cache_dir=bench.cache_dir, through=dispatch.Pinned,
         baselines=baselines, triton=triton, budget_s=bench.budget_s, seed=bench.seed + 2,
-        peers=peers,
+        peers=peers, gap_us=gap_us,
     )  # fmt: skip
     if isinstance(result, Refuted):
         bench.registry.remember_refusal(key, chosen.compiled.source.digest, result)

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from l2tune import admit, generate, measure, stages
-from l2tune import verify as gate
 from l2tune.cli import keys as options
 from l2tune.cli import report as reports
 from l2tune.cli.output import Json, print_json, progress_bar, say
@@ -20,7 +19,7 @@ from l2tune.export import report as page
 from l2tune.pipeline import Bench, Progress
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Interval, Refuted, Verified
+from l2tune.spec.outcome import Compiled, Refuted
 from l2tune.spec.record import Record
 
 _TRITON_INSTANCES = 8
@@ -45,12 +44,10 @@ class Timed:
 
     Attributes:
         record: The record, its timing replaced.
-        server: Times at random gaps, by name; None where none were asked for.
         wrong_peers: What is wrong with peers that were not compared, by name.
     """
 
     record: Record
-    server: Mapping[str, Interval] | None = None
     wrong_peers: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -69,12 +66,8 @@ def bench(
         typer.Option(metavar="HTML", help="Write tables and figures to one page."),
     ] = None,
     beside: reports.Beside = None,
-    server: Annotated[
-        bool, typer.Option("--server", help="Time single calls at random gaps too.")
-    ] = False,
-    gap_us: Annotated[
-        float, typer.Option(min=1.0, help="Mean gap of --server, microseconds.")
-    ] = 1000.0,
+    server: options.Server = False,
+    gap_us: options.Gap = 1000.0,
     peers: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,7 +119,7 @@ def bench(
 
 def _row(one: Timed, asked: Asked) -> dict[str, str]:
     names = [peer.name for peer in asked.peers]
-    return results.row(one.record, peers=names, server=one.server)
+    return results.row(one.record, peers=names)
 
 
 def _wrong(key: GemmKey, name: str, fault: str) -> str:
@@ -172,7 +165,7 @@ def _time_all(
 def time_again(record: Record, opened: Bench, asked: Asked, progress: Progress) -> Timed | Refuted:
     """The same record with the timing of a confirming run of its own."""
     key, verified = record.key, record.outcome.timing.verified
-    triton: Verified | None = verified
+    triton: Compiled | None = verified.compiled
     if verified.compiled.source.backend != "triton":
         progress(f"{key.label}: looking for the best Triton kernel")
         triton = best_triton(key, opened)
@@ -182,22 +175,16 @@ def time_again(record: Record, opened: Bench, asked: Asked, progress: Progress) 
         for peer in asked.peers
     }
     right = [peer for peer in asked.peers if faults[peer.name] is None]
-    result = stages.confirm(verified, key, opened, triton=triton, peers=right)
+    opened.worker.renew()
+    result = stages.confirm(verified, key, opened, triton=triton, peers=right, gap_us=asked.gap_us)
     if isinstance(result, Refuted):
         return result
-    server = None
-    if asked.gap_us is not None:
-        progress(f"{key.label}: calls at random gaps")
-        server = measure.server(
-            opened.worker, key, verified, cache_dir=opened.cache_dir, peers=right,
-            gap_us=asked.gap_us, budget_s=opened.budget_s, seed=opened.seed + 3,
-        )  # fmt: skip
     again = record.model_copy(update={"outcome": admit.admit(result)})
     wrong = {name: fault for name, fault in faults.items() if fault is not None}
-    return Timed(again, server, wrong)
+    return Timed(again, wrong)
 
 
-def best_triton(key: GemmKey, opened: Bench) -> Verified | None:
+def best_triton(key: GemmKey, opened: Bench) -> Compiled | None:
     """The fastest of some Triton kernels that pass the quick check, to be timed as a baseline."""
     if importlib.util.find_spec("triton") is None:
         return None
@@ -206,12 +193,5 @@ def best_triton(key: GemmKey, opened: Bench) -> Verified | None:
         for source in generate.candidates(key, per_family=_TRITON_INSTANCES)
         if source.backend == "triton"
     ]
-    ranked = stages.rank(stages.build_all(sources, key, opened), key, opened)
-    for candidate in ranked:
-        proof = gate.verify(
-            opened.worker, candidate, key, cache_dir=opened.cache_dir, seed=opened.seed,
-            checks=gate.QUICK_CHECKS,
-        )  # fmt: skip
-        if isinstance(proof, Verified):
-            return proof
-    return None
+    ranked, _ = stages.rank(stages.build_all(sources, key, opened), key, opened)
+    return next((found for found, _ in ranked if stages.is_sound(found, key, opened)), None)

@@ -29,6 +29,8 @@ Shapes = Annotated[
 Batch = Annotated[int, typer.Option(help="Independent products.")]
 Layout = Annotated[str, typer.Option(help="nn, nt, tn or tt; t: that operand is transposed.")]
 Dtype = Annotated[str, typer.Option(help="float16 or bfloat16.")]
+Server = Annotated[bool, typer.Option("--server", help="Time single calls at random gaps too.")]
+Gap = Annotated[float, typer.Option(min=1.0, help="Mean gap of --server, microseconds.")]
 PRETENDED = {"h200": H200, "a100": A100}
 """GPUs whose rates are known, so that times on them can be estimated without one."""
 Device = Annotated[int, typer.Option(help="Index of the GPU.")]
@@ -110,15 +112,16 @@ def _row_key(row: dict[str, str], gpu: Gpu, where: str) -> GemmKey:
         raise typer.BadParameter(f"{where}: {error.message}") from None
 
 
-def grid_keys(name: str, gpu: Gpu) -> list[GemmKey]:
-    """The keys of a named grid.
+def grid_keys(name: str, gpu: Gpu, **options: Any) -> list[GemmKey]:
+    """The keys of a named grid; batch, layout and dtype are options.
 
     Raises:
         BadParameter: If there is none of that name.
     """
     if name != "cuda-l2":
         raise typer.BadParameter(f"grid {name!r}: needed cuda-l2")
-    return [make_key(gpu, *sizes) for sizes in itertools.product(CUDA_L2_SIZES, repeat=3)]
+    sizes = itertools.product(CUDA_L2_SIZES, repeat=3)
+    return [make_key(gpu, m, n, k, **options) for m, n, k in sizes]
 
 
 def matcher(wanted: str | None) -> Callable[[GemmKey], bool]:
@@ -148,7 +151,7 @@ def asked_keys(
         shape: One product.
         shapes: A CSV file.
         grid: A grid's name.
-        **options: batch, layout and dtype of `shape`.
+        **options: batch, layout and dtype of `shape` and `grid`.
 
     Raises:
         BadParameter: If none or several of them are given.
@@ -158,5 +161,6 @@ def asked_keys(
         raise typer.BadParameter("needed exactly one of --shape, --shapes and --grid")
     if shape is not None:
         return [make_key(gpu, *shape, **options)]
-    found = read_shapes(shapes, gpu) if shapes is not None else grid_keys(str(grid), gpu)
-    return list(dict.fromkeys(found))
+    if shapes is not None:
+        return list(dict.fromkeys(read_shapes(shapes, gpu)))
+    return grid_keys(str(grid), gpu, **options)

@@ -4,20 +4,24 @@ Where there is no GPU, nothing can be timed: kernels are proven on the emulator,
 says of their times is stored as estimates, apart from records.
 """
 
+import functools
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
+import rich.progress
 import typer
 
+from l2tune import fleet
 from l2tune.cli import keys as options
 from l2tune.cli.output import Json, StopWatch, print_json, progress_bar, say, tell
 from l2tune.cli.records import estimate_row, print_estimates, print_records
-from l2tune.errors import InfrastructureError, UnsupportedProblemError
+from l2tune.errors import UnsupportedProblemError
 from l2tune.export import results
+from l2tune.fleet import Benches
 from l2tune.pipeline import Bench, Progress
 from l2tune.pipeline import estimate as estimate_key
-from l2tune.pipeline import tune as tune_key
 from l2tune.runtime.device import detect
 from l2tune.runtime.versions import tools
 from l2tune.runtime.worker import NO_GPU
@@ -26,9 +30,6 @@ from l2tune.spec.key import GemmKey
 from l2tune.spec.record import EstimatedRecord, Record
 from l2tune.store import Pack, judge
 from l2tune.store.pack import find
-
-_Found = TypeVar("_Found", Record, EstimatedRecord)
-_Search = Callable[[GemmKey, Progress], _Found]
 
 
 def tune(
@@ -62,6 +63,12 @@ def tune(
         ),
     ] = None,
     force: Annotated[bool, typer.Option(help="Tune keys that have a valid record too.")] = False,
+    gpus: Annotated[int, typer.Option(min=1, help="How many GPUs to use, from --device on.")] = 1,
+    stop_after_s: Annotated[
+        float, typer.Option(help="Begin nothing after so many seconds; run again to go on.")
+    ] = float("inf"),
+    server: options.Server = False,
+    gap_us: options.Gap = 1000.0,
     as_json: Json = False,
 ) -> None:
     """Search for the fastest correct kernel of each key, and store it.
@@ -89,33 +96,75 @@ def tune(
         with Bench.open(device=NO_GPU, seed=seed) as bench:
             failed = _estimate_all(wanted, bench, pack, force=force, as_json=as_json)
     else:
-        with Bench.open(device=device, seed=seed, budget_s=budget_s) as bench:
-            failed = _tune_all(wanted, bench, pack, results_file, force=force, as_json=as_json)
+        with Benches.open(
+            device=device, gpus=gpus, keys=len(wanted), seed=seed, budget_s=budget_s
+        ) as benches:
+            failed = _tune_all(
+                wanted, benches, pack, results_file,
+                stop_after_s=stop_after_s, gap_us=gap_us if server else None,
+                force=force, as_json=as_json,
+            )  # fmt: skip
     for said in failed.values():
         say(said, style="red")
     if failed:
         raise typer.Exit(1)
 
 
+class _Bar(fleet.Watch):
+    """Shows a pass at a time, says how long each took, and keeps rows of results at once."""
+
+    def __init__(self, progress: rich.progress.Progress, results_file: Path | None) -> None:
+        self.records: list[Record] = []
+        self._progress, self._results_file = progress, results_file
+        self._task: rich.progress.TaskID | None = None
+        self._step, self._count, self._start = "", 0, 0.0
+
+    def begin(self, step: str, count: int) -> None:
+        self.end()
+        self._step, self._count, self._start = step, count, time.monotonic()
+        self._task = self._progress.add_task(step, total=count)
+
+    def done(self, key: GemmKey) -> None:
+        assert self._task is not None
+        self._progress.update(self._task, description=f"{self._step}: {key.label}", advance=1)
+
+    def stored(self, record: Record) -> None:
+        self.records.append(record)
+        if self._results_file is not None:
+            results.append(self._results_file, [record])
+
+    def end(self) -> None:
+        """Say how long the pass took."""
+        if self._task is not None and self._count:
+            self._progress.remove_task(self._task)
+            say(f"{self._step}: {self._count} keys, {time.monotonic() - self._start:.1f} s")
+        self._task = None
+
+
 def _tune_all(
-    wanted: list[GemmKey], bench: Bench, pack: Pack | None, results_file: Path | None,
-    *, force: bool, as_json: bool,
+    wanted: list[GemmKey], benches: Benches, pack: Pack | None, results_file: Path | None,
+    *, stop_after_s: float, gap_us: float | None, force: bool, as_json: bool,
 ) -> dict[GemmKey, str]:  # fmt: skip
     """Tune what has no valid record, and report; returns why keys failed."""
-
-    def search(key: GemmKey, progress: Progress) -> Record:
-        record = _tune_one(key, bench, progress, _candidates(pack, key))
-        if results_file is not None:
-            results.append(results_file, [record])
-        return record
-
-    known = {} if force else valid_records(wanted, bench)
-    found, failed = _each([key for key in wanted if key not in known], search)
+    known = {} if force else valid_records(wanted, benches.timing[0])
+    for key in wanted if force else []:
+        benches.timing[0].searches.forget(key)
+    offered = None if pack is None else functools.partial(_candidates, pack)
+    with progress_bar() as progress:
+        bar = _Bar(progress, results_file)
+        outcome = fleet.tune_all(
+            [key for key in wanted if key not in known], benches,
+            offered=offered, watch=bar, stop_after_s=stop_after_s, gap_us=gap_us,
+        )  # fmt: skip
+        bar.end()
+    found, failed = bar.records, outcome.failed
     if as_json:
         print_json({"tuned": [results.row(record) for record in found], **_rest(known, failed)})
     else:
         print_records("Tuned", [*known.values(), *found])
         tell(f"{len(found)} tuned, {len(known)} already valid, {len(failed)} failed")
+        if outcome.left:
+            tell("time ran out; the same command goes on")
     return failed
 
 
@@ -125,7 +174,7 @@ def _estimate_all(
     """Likewise where nothing can be timed."""
 
     def search(key: GemmKey, progress: Progress) -> EstimatedRecord:
-        candidates = _candidates(pack, key)
+        candidates = None if pack is None else _candidates(pack, key)
         return estimate_key(key, bench=bench, progress=progress, candidates=candidates)
 
     known = {} if force else valid_estimates(wanted, bench)
@@ -140,14 +189,12 @@ def _estimate_all(
     return failed
 
 
-def _candidates(pack: Pack | None, key: GemmKey) -> list[KernelSource] | None:
-    """The pack's kernels for the key's product; None without a pack.
+def _candidates(pack: Pack, key: GemmKey) -> list[KernelSource]:
+    """The pack's kernels for the key's product.
 
     Raises:
         UnsupportedProblemError: If it has none that the key's GPU can run.
     """
-    if pack is None:
-        return None
     found = pack.candidates(key)
     if not found:
         raise UnsupportedProblemError(
@@ -181,9 +228,11 @@ def valid_estimates(keys: list[GemmKey], bench: Bench) -> dict[GemmKey, Estimate
     return {key: record for key, record in found if record is not None and record.tools == tools()}
 
 
-def _each(keys: list[GemmKey], search: _Search[_Found]) -> tuple[list[_Found], dict[GemmKey, str]]:
+def _each(
+    keys: list[GemmKey], search: Callable[[GemmKey, Progress], EstimatedRecord]
+) -> tuple[list[EstimatedRecord], dict[GemmKey, str]]:
     """Search for each key; one that no kernel serves does not stop the rest."""
-    found: list[_Found] = []
+    found: list[EstimatedRecord] = []
     failed: dict[GemmKey, str] = {}
     with progress_bar() as progress:
         task = progress.add_task("starting", total=len(keys))
@@ -196,15 +245,3 @@ def _each(keys: list[GemmKey], search: _Search[_Found]) -> tuple[list[_Found], d
             say(f"{key.label}: {watch.told()}")
             progress.advance(task)
     return found, failed
-
-
-def _tune_one(
-    key: GemmKey, bench: Bench, progress: Progress, candidates: list[KernelSource] | None
-) -> Record:
-    """Tune, and once more in a fresh worker where the machine and no kernel failed."""
-    try:
-        return tune_key(key, bench=bench, progress=progress, candidates=candidates)
-    except InfrastructureError as error:
-        say(f"{key.label}: {error}; trying once more", style="yellow")
-        bench.worker.renew()
-        return tune_key(key, bench=bench, progress=progress, candidates=candidates)

@@ -22,18 +22,12 @@ COLUMNS = [
 _SERVER = ("torch", "cublaslt_autotuned")
 
 
-def row(
-    record: Record,
-    *,
-    peers: Sequence[str] = (),
-    server: Mapping[str, Interval] | None = None,
-) -> dict[str, str]:
+def row(record: Record, *, peers: Sequence[str] = ()) -> dict[str, str]:
     """One record, all times in microseconds and from the run that confirmed it.
 
     Args:
         record: The record.
         peers: Names of baselines that have a column besides the usual ones.
-        server: Times at random gaps by name, `kernel` and baselines; None leaves their columns out.
     """
     key, timing = record.key, record.outcome.timing
     source, torch = timing.verified.compiled.source, timing.baselines["torch"]
@@ -52,7 +46,7 @@ def row(
     )  # fmt: skip
     cells = dict(zip(COLUMNS, map(str, values), strict=True))
     cells |= {f"{name}_us": _baseline(timing.baselines.get(name)) for name in peers}
-    if server is not None:
+    if server := timing.server:
         cells["server_us"] = _us(server["kernel"].us)
         for name in (*_SERVER, *peers):
             cells[f"{name}_server_us"] = _baseline(server.get(name))
@@ -65,7 +59,8 @@ def append(path: Path, records: Sequence[Record]) -> None:
     Raises:
         CacheError: If the file has other columns, or cannot be written.
     """
-    append_rows(path, map(row, records), columns=COLUMNS)
+    rows = list(map(row, records))
+    append_rows(path, rows, columns=list(rows[0]) if rows else COLUMNS)
     describe_machine(path, records)
 
 

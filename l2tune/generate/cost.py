@@ -17,7 +17,7 @@ _L2_BYTES_PER_SM_US = 44e3
 _LAUNCH_US = 2.0
 _TILE_START_US = 0.9
 _REDUCE_US = 1.2
-_RATE = {"sm90a/wgmma_persistent": 1.0, "sm80/mma_multistage": 0.62, "triton/matmul": 0.85}
+_RATE = {"sm80/mma_multistage": 0.62, "triton/matmul": 0.85}
 
 
 def estimate_us(seed_id: str, values: Mapping[str, int], key: GemmKey) -> float:
@@ -56,6 +56,37 @@ def estimate_us(seed_id: str, values: Mapping[str, int], key: GemmKey) -> float:
     return total
 
 
+_WGMMA_STORE_BUFFERS_BYTES = 32768.0
+_WGMMA_FLOPS_PER_SM_US, _WGMMA_LATENCY_US, _WGMMA_TURN_US = 5.2e6, 1.1, 0.5
+
+
+def _wgmma_us(values: Mapping[str, int], key: GemmKey) -> float:
+    """The same of `wgmma_persistent`: main loops, and what of the stores they do not hide.
+
+    Not fitted: an H200's sustained rates, a latency of memory, and half a microsecond in which a
+    block that does not play ping-pong turns from one tile to the next.
+    """
+    tile_m, tile_n, cluster = values["TILE_M"], values["TILE_N"], values["CLUSTER"]
+    memory_per_sm = _MEMORY_BYTES_PER_US / key.gpu.sms
+    slot = 128 * (tile_m + tile_n / cluster)
+    step_us = max(
+        128.0 * tile_m * tile_n / _WGMMA_FLOPS_PER_SM_US,
+        slot / (_SPLIT_BYTES_PER_US / key.gpu.sms),
+        _WGMMA_LATENCY_US / (values["STAGES"] - 1),
+    )
+    main_us, store_us = cdiv(key.k, 64) * step_us, 2.0 * tile_m * tile_n / memory_per_sm
+    if values["PINGPONG"]:
+        tile_us = max(main_us, store_us, (main_us + store_us + _WGMMA_TURN_US) / 2)
+    else:
+        hidden_us = _WGMMA_STORE_BUFFERS_BYTES / memory_per_sm
+        tile_us = max(store_us, main_us + _WGMMA_TURN_US + max(0.0, store_us - hidden_us))
+    tiles = cdiv(key.m, tile_m * cluster) * cluster * cdiv(key.n, tile_n) * key.batch
+    waves = cdiv(tiles, key.gpu.sms // cluster * cluster)
+    tile_us *= 1.0 if values["GROUP"] == 8 else 1.01  # so that the like do not crowd out others
+    busy_us = max(waves * tile_us, key.bytes_moved / _MEMORY_BYTES_PER_US)
+    return _SPLIT_LAUNCH_US + _WGMMA_LATENCY_US + busy_us + min(store_us, 1.0)
+
+
 _SPLIT_FLOPS_PER_SM_US = 3.58e6
 _SPLIT_BYTES_PER_SM_US, _SPLIT_BYTES_PER_US = 67.6e3, 7.74e6
 _SPLIT_LAUNCH_US, _SPLIT_WAVE_US, _SPLIT_REDUCE_US = 1.47, 1.70, 0.66
@@ -84,6 +115,35 @@ def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     tiles_us = waves * (max(traffic_us, compute_us) + _SPLIT_WAVE_US)
     reduce_us = _SPLIT_REDUCE_US if split > 1 else 0.0
     return _SPLIT_LAUNCH_US + max(tiles_us, key.bytes_moved / _MEMORY_BYTES_PER_US) + reduce_us
+
+
+_STREAMK_CLEAR_US, _STREAMK_STORE_US, _STREAMK_MEET_US = 1.0, 0.6, 1.5
+_STREAMK_BYTES_PER_SM_US, _STREAMK_MOST_PARTS, _STREAMK_FEW_PARTS = 60e3, 16, 3
+
+
+def _wgmma_streamk_us(values: Mapping[str, int], key: GemmKey) -> float:
+    """The same of `wgmma_streamk`, with the rates of the two other families of `wgmma`.
+
+    Not yet fitted to a GPU. A block's steps over k are those of its whole tiles and of its share.
+    """
+    tile_m, tile_n = values["TILE_M"], values["TILE_N"]
+    tiles, steps = cdiv(key.m, tile_m) * cdiv(key.n, tile_n) * key.batch, cdiv(key.k, 64)
+    least = cdiv(steps, _STREAMK_MOST_PARTS)
+    blocks = min(key.gpu.sms, tiles * steps // least)
+    waves = max(0, tiles // blocks + 1 - values["SHARED"]) if values["SHARED"] else 0
+    shared = tiles - waves * blocks
+    share = cdiv(shared * steps, min(blocks, shared * steps // least)) if shared else 0
+    rate = _FLOPS_PER_SM_US if tile_m * tile_n >= 128 * 192 else _SPLIT_FLOPS_PER_SM_US
+    traffic_us = 128.0 * (tile_m + tile_n) / _SPLIT_BYTES_PER_SM_US
+    step_us = max(128.0 * tile_m * tile_n / rate, traffic_us)
+    busy_us = (waves * steps + share) * step_us + (waves + share / steps) * _STREAMK_STORE_US
+    join_us = 0.0
+    if share % steps:
+        parts = cdiv(steps, share) + 1  # of a tile; a block writes one and reads the others
+        parts = parts if parts <= _STREAMK_FEW_PARTS else 2  # or reads a share of each
+        join_us = _STREAMK_MEET_US + parts * 4 * tile_m * tile_n / _STREAMK_BYTES_PER_SM_US
+    busy_us = max(busy_us, key.bytes_moved / _MEMORY_BYTES_PER_US)
+    return _SPLIT_LAUNCH_US + _STREAMK_CLEAR_US + _SPLIT_WAVE_US + busy_us + join_us
 
 
 def _streamk_us(values: Mapping[str, int], key: GemmKey) -> float:
@@ -123,7 +183,9 @@ def _skinny_us(values: Mapping[str, int], key: GemmKey) -> float:
 
 
 _OWN: dict[str, Callable[[Mapping[str, int], GemmKey], float]] = {
+    "sm90a/wgmma_persistent": _wgmma_us,
     "sm90a/wgmma_split": _split_us,
+    "sm90a/wgmma_streamk": _wgmma_streamk_us,
     "sm80/mma_streamk": _streamk_us,
     "sm80/skinny": _skinny_us,
 }

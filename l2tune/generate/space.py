@@ -4,16 +4,18 @@ Each family has many tunables, most combinations of them pointless; the tables h
 combinations that make sense on the hardware, and the cost model ranks them for the key.
 """
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from l2tune.errors import HeaderError
-from l2tune.generate.cost import estimate_us
+from l2tune.generate.fitted import Fitted
 from l2tune.generate.seeds import seed_texts
 from l2tune.spec.expr import cdiv
+from l2tune.spec.gpu import Arch
 from l2tune.spec.header import Header, parse
 from l2tune.spec.kernel import KernelSource, instantiate
-from l2tune.spec.key import GemmKey
+from l2tune.spec.key import Dtype, GemmKey, Layout
 
 _Values = dict[str, int]
 
@@ -31,6 +33,13 @@ _SPLIT_TILES = (
 _CLUSTERS = ((1, 1, 1), (1, 2, 1), (1, 1, 2), (2, 1, 1), (4, 1, 1), (8, 1, 1))
 """SPLIT, ROWS, COLS. To share operands paid on an H200 only where k was not split."""
 _SPLIT_STAGES = (12, 10, 8, 7, 6, 5, 4, 3, 2)
+_WGMMA_STREAMK_TILES = (
+    # TILE_M, TILE_N
+    (128, 256), (256, 128), (128, 192), (64, 256), (128, 128), (64, 192), (128, 96), (128, 64),
+    (64, 128), (64, 96), (64, 64), (128, 32), (64, 32),
+)  # fmt: skip
+_JOIN_STEPS = 8
+"""Steps over k that a block takes in about the time that it takes to join tiles."""
 _MMA_TILES = (
     # TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES
     (128, 256, 32, 2, 4, 4), (256, 128, 32, 4, 2, 4), (128, 128, 32, 2, 2, 5),
@@ -59,6 +68,8 @@ _TRITON_TILES = (
     (64, 16, 64, 4, 6), (64, 16, 128, 4, 4), (32, 32, 128, 4, 4), (16, 64, 128, 4, 4),
     (16, 128, 128, 4, 3), (16, 32, 128, 2, 5), (16, 64, 64, 2, 6),
 )  # fmt: skip
+_SURE, _SURE_OF_OTHERS = {"triton/matmul": 5, "sm80/naive": 0, "sm80/tiled": 0}, 2
+"""How many instances of a seed are timed, however bad their guesses."""
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _SKINNY_SPLITS = (1, 2, 4, 8)
 
@@ -74,49 +85,102 @@ def candidates(key: GemmKey, *, per_family: int = 16) -> list[KernelSource]:
         Unflattened kernel files.
     """
     found: list[KernelSource] = []
-    for text in seed_texts().values():
-        header = parse(text)[1]
-        if key.gpu.arch in header.arch:
-            found += itertools.islice(_family(header, text, key), per_family)
+    for seed_id in _seeds_for(key):
+        guessed = itertools.islice(_guessed(seed_id, key, Fitted()), per_family)
+        found += [source for _, source in guessed]
     return found
 
 
-def _family(header: Header, text: str, key: GemmKey) -> Iterator[KernelSource]:
+def shortlist(key: GemmKey, fitted: Fitted, *, count: int) -> list[KernelSource]:
+    """The instances of all families that are worth timing for `key`, the best guess first.
+
+    Args:
+        key: What to compute.
+        fitted: Ranks instances across families.
+        count: How many to return; more only where there are so many families, as each one's best
+            guesses are among them, and of Triton's some more: its best is a baseline.
+
+    Returns:
+        Unflattened kernel files.
+    """
+    sure: list[tuple[float, KernelSource]] = []
+    others: list[tuple[float, KernelSource]] = []
+    for seed_id in _seeds_for(key):
+        guessed = _guessed(seed_id, key, fitted)
+        sure += itertools.islice(guessed, _SURE.get(seed_id, _SURE_OF_OTHERS))
+        others += itertools.islice(guessed, count)
+    others.sort(key=_guess)
+    chosen = sure + others[: max(0, count - len(sure))]
+    return [source for _, source in sorted(chosen, key=_guess)]
+
+
+def source_of(seed_id: str, values: Mapping[str, int], key: GemmKey) -> KernelSource | None:
+    """An instance of a seed for a key's target, dtype and layout; None where it does not serve it.
+
+    Raises:
+        KeyError: If there is no such seed.
+    """
+    arch = key.gpu.arch or "sm_80"
+    source = _instance(seed_id, tuple(values.items()), arch, key.dtype, key.layout)
+    return source if source is not None and source.serves(key) else None
+
+
+@functools.lru_cache(maxsize=8192)
+def _instance(
+    seed_id: str, values: tuple[tuple[str, int], ...], arch: Arch, dtype: Dtype, layout: Layout
+) -> KernelSource | None:
+    text, _ = _seeds()[seed_id]
+    try:
+        settled = instantiate(text, dict(values))
+        return KernelSource(text=settled, arch=arch, dtype=dtype, layout=layout)
+    except HeaderError:  # the seed does not offer this dtype, layout or value
+        return None
+
+
+@functools.cache
+def _seeds() -> dict[str, tuple[str, Header]]:
+    return {seed_id: (text, parse(text)[1]) for seed_id, text in seed_texts().items()}
+
+
+def _seeds_for(key: GemmKey) -> list[str]:
+    return [name for name, (_, header) in _seeds().items() if key.gpu.arch in header.arch]
+
+
+def _guessed(seed_id: str, key: GemmKey, fitted: Fitted) -> Iterator[tuple[float, KernelSource]]:
     """A seed's instances that admit `key`, the best guess first; each is made when asked for."""
+    header = _seeds()[seed_id][1]
     limits = {"smem_limit": key.gpu.smem_limit_bytes, "sms": key.gpu.sms}
-    settings = _SETTINGS.get(header.id)
+    settings = _SETTINGS.get(seed_id)
     allowed = [
         values
-        for values in (settings(key) if settings else [{}])
+        for values in (settings(key) if settings else [])
         if all(condition({**values, **limits}) for condition in header.where)
     ]
-    for values in sorted(allowed, key=lambda values: estimate_us(header.id, values, key)):
-        try:
-            source = KernelSource(
-                text=instantiate(text, values),
-                arch=key.gpu.arch or "sm_80",
-                dtype=key.dtype,
-                layout=key.layout,
-            )
-        except HeaderError:  # the seed does not offer this dtype, layout or value
-            continue
-        if source.serves(key):
-            yield source
+    guesses = fitted.estimates_us(seed_id, allowed, key)
+    for guess_us, values in sorted(zip(guesses, allowed, strict=True), key=lambda pair: pair[0]):
+        source = source_of(seed_id, values, key)
+        if source is not None:
+            yield guess_us, source
+
+
+def _guess(pair: tuple[float, KernelSource]) -> float:
+    return pair[0]
 
 
 def _wgmma(key: GemmKey) -> Iterator[_Values]:
     for (tile_m, tile_n, pingpong), cluster, group in itertools.product(
-        _WGMMA_TILES, (1, 2), (4, 8)
+        _WGMMA_TILES, (1, 2), (4, 8, 16)
     ):
-        rows = tile_m + cdiv(tile_n, 64) * 64
-        room = key.gpu.smem_limit_bytes - 2048 - (32768 if tile_n >= 64 else 0)
-        stages = min(8, room // (128 * rows), max(2, cdiv(key.k, 64)))
-        if stages < 2 or (group == 4 and cdiv(key.m, tile_m) < 4):
+        # Groups of rows matter where the operands of a wave do not fit the L2.
+        if group != 8 and cdiv(key.m, tile_m) < 2 * group:
             continue
-        yield {
-            "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
-            "CLUSTER": cluster, "PINGPONG": pingpong, "GROUP": group,
-        }  # fmt: skip
+        room = key.gpu.smem_limit_bytes - 34816
+        stages = min(8, room // (128 * (tile_m + cdiv(tile_n, 64) * 64)))
+        if stages >= 2:
+            yield {
+                "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
+                "CLUSTER": cluster, "PINGPONG": pingpong, "GROUP": group,
+            }  # fmt: skip
 
 
 def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
@@ -138,6 +202,24 @@ def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
                     "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
                     "SPLIT": split, "ROWS": rows, "COLS": cols,
                 }  # fmt: skip
+
+
+def _wgmma_streamk(key: GemmKey) -> Iterator[_Values]:
+    """Where what idles in the last wave of tiles is worth more than to share it out."""
+    steps, sms = cdiv(key.k, 64), key.gpu.sms
+    for tile_m, tile_n in _WGMMA_STREAMK_TILES:
+        tiles = cdiv(key.m, tile_m) * cdiv(key.n, tile_n) * key.batch
+        idle = cdiv(tiles, sms) * sms - tiles
+        if steps < 8 or idle * steps < _JOIN_STEPS * sms:
+            continue
+        room = key.gpu.smem_limit_bytes - 2048 - 256 * min(tile_m, 128)
+        depth = room // (128 * (tile_m + cdiv(tile_n, 64) * 64))
+        stages = next(s for s in _SPLIT_STAGES[1:] if s <= max(2, depth))
+        for shared, group in itertools.product((1, 2), (4, 8)) if tiles > sms else [(0, 8)]:
+            yield {
+                "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
+                "SHARED": shared, "GROUP": group,
+            }  # fmt: skip
 
 
 def _mma(key: GemmKey) -> Iterator[_Values]:
@@ -200,9 +282,12 @@ def _useful_splits(key: GemmKey) -> tuple[int, ...]:
     return tuple(s for s in _SPLITS if s == 1 or (tiles < 4 * key.gpu.sms and key.k >= 128 * s))
 
 
-_SETTINGS: dict[str, Callable[[GemmKey], Iterator[_Values]]] = {
+_SETTINGS: dict[str, Callable[[GemmKey], Iterable[_Values]]] = {
+    "sm80/naive": lambda key: [{}],
+    "sm80/tiled": lambda key: [{}],
     "sm90a/wgmma_persistent": _wgmma,
     "sm90a/wgmma_split": _wgmma_split,
+    "sm90a/wgmma_streamk": _wgmma_streamk,
     "sm80/mma_multistage": _mma,
     "sm80/mma_streamk": _streamk,
     "sm80/skinny": _skinny,

@@ -9,14 +9,13 @@ what they return is never taken for one.
 from l2tune.measure.cost_model import Estimate, estimate
 from l2tune.measure.peer_check import check_peer
 from l2tune.measure.peers import Peer
-from l2tune.measure.random_gaps import server
-from l2tune.measure.ranking import quick_rank
+from l2tune.measure.ranking import Rough, quick_rank
 from l2tune.measure.run import Baselines, Route, Through
 from l2tune.measure.session import measure
 from l2tune.measure.statistics import interval
 from l2tune.measure.work import count
 
 __all__ = [
-    "Baselines", "Estimate", "Peer", "Route", "Through", "check_peer", "count", "estimate",
-    "interval", "measure", "quick_rank", "server",
+    "Baselines", "Estimate", "Peer", "Rough", "Route", "Through", "check_peer", "count", "estimate",
+    "interval", "measure", "quick_rank",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ _CHUNK_ELEMENTS = 1 << 26
 _OTHER_B: dict[Layout, Layout] = {"nn": "nt", "nt": "nn", "tn": "tt", "tt": "tn"}
 
 
-def set_count(set_bytes: int, launch_us: float, *, l2_bytes: int, replay_us: float = 2000.0) -> int:
+def set_count(set_bytes: int, launch_us: float, *, l2_bytes: int, replay_us: float = 1000.0) -> int:
     """Decide how many operand sets to build, which is also the launches of one replay.
 
     Args:
@@ -177,13 +177,16 @@ def build(key: GemmKey, *, count: int, seed: int, device: str = "cuda") -> Opera
     return sets
 
 
-def sized(key: GemmKey, *, seed: int, replay_us: float = 2000.0) -> OperandSets:
+def sized(
+    key: GemmKey, *, seed: int, replay_us: float = 1000.0, most: int = MAX_SETS
+) -> OperandSets:
     """Build as many sets on the current device as `set_count` says.
 
     Args:
         key: What they are operands of.
         seed: What their values are drawn from.
         replay_us: How long a replay should last.
+        most: Sets at most; where they do not exceed the L2, it has to be flushed before a replay.
     """
     # A GPU that the roofline does not know is taken to be as fast as any, which errs to more sets.
     fastest_us = _LAUNCH_US + key.flops / _ANY_GPU_FLOPS_PER_US
@@ -193,7 +196,7 @@ def sized(key: GemmKey, *, seed: int, replay_us: float = 2000.0) -> OperandSets:
         l2_bytes=torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size,
         replay_us=replay_us,
     )
-    return build(key, count=count, seed=seed)
+    return build(key, count=min(count, most), seed=seed)
 
 
 def other_b(sets: OperandSets) -> tuple[torch.Tensor, ...]:

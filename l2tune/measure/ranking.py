@@ -1,6 +1,7 @@
 """Rough times of many candidates, fast: what the search is guided by, and nothing is admitted by.
 
-Successive halving: one short replay each, then more for the fastest quarter.
+Successive halving: one short replay each, some more for the fastest third, and for the fastest few
+of those as many as a first guess at noise asks for, with `torch.matmul` among them.
 """
 
 import dataclasses
@@ -16,7 +17,7 @@ import torch
 from l2tune.errors import InfrastructureError
 from l2tune.measure import contestants, operands
 from l2tune.measure.clock import DeviceClock
-from l2tune.measure.contestants import Contestant
+from l2tune.measure.contestants import TORCH, Contestant
 from l2tune.measure.rounds import Rounds
 from l2tune.measure.statistics import fastest
 from l2tune.runtime.driver import KernelDied, LaunchRefusedError
@@ -25,14 +26,29 @@ from l2tune.spec.geometry import overlaps_predecessor
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Verified
 
-_REPLAY_US = 300.0
+_REPLAY_US, _MOST_SETS = 300.0, 24
+"""The L2 is flushed before every replay; more sets would only take longer to capture."""
 _BRIEF_REPLAYS = 1
-_MORE_REPLAYS = 5
-_FEWEST_FINALISTS, _MOST_FINALISTS = 3, 16
+_RUNGS = ((3.0, 4, 3), (8.0, 3, 8))
+"""Each: which share of all goes on, how many at least, and how many replays they get."""
 _HOPELESS_FACTOR = 10.0
 _HOPELESS_US = 20000.0
 _TIME_LIMIT_FACTOR = 4.0
 _TIME_LIMIT_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Rough:
+    """Rough times of a launch, microseconds.
+
+    Attributes:
+        times_us: Of each candidate; infinite where the driver refused it, it faulted or hung, or
+            its turn did not come within the budget.
+        torch_us: Of `torch.matmul`; infinite where its turn did not come.
+    """
+
+    times_us: list[float]
+    torch_us: float
 
 
 @dataclasses.dataclass
@@ -41,10 +57,12 @@ class Ranking:
 
     Attributes:
         times_us: Microseconds of a launch; infinite if refused, None if not reached.
+        torch_us: Of `torch.matmul`.
         died: The candidate that ended the process; its time is infinite.
     """
 
     times_us: list[float | None]
+    torch_us: float = math.inf
     died: int | None = None
 
 
@@ -56,20 +74,19 @@ def quick_rank(
     cache_dir: Path,
     budget_s: float,
     seed: int = 0,
-) -> list[float]:
+) -> Rough:
     """Time many candidates roughly.
 
     Args:
         worker: Where.
         key: What they compute.
-        candidates: Smoke-tested before, so that faults are rare.
+        candidates: What is timed; none is trusted to end.
         cache_dir: Where their cubins are.
         budget_s: When to stop.
         seed: Decides operands.
 
     Returns:
-        Microseconds of a launch for each; infinite where the driver refused it, it faulted or hung,
-        or its turn did not come within the budget.
+        The times, in the order of the candidates.
 
     Raises:
         InfrastructureError: If the worker failed.
@@ -77,14 +94,16 @@ def quick_rank(
     compiled = [x.compiled if isinstance(x, Verified) else x for x in candidates]
     times_us: list[float | None] = [None] * len(compiled)
     waiting = list(range(len(compiled)))
+    torch_us = math.inf
     deadline = time.monotonic() + budget_s
     while waiting and (left_s := deadline - time.monotonic()) > 0:
         some = [compiled[index] for index in waiting]
         ranking = _call(worker, key, some, cache_dir, left_s, seed)
+        torch_us = min(torch_us, ranking.torch_us)
         for index, found_us in zip(waiting, ranking.times_us, strict=True):
             times_us[index] = found_us
         waiting = [] if ranking.died is None else _unknown(waiting, times_us)
-    return [math.inf if us is None else us for us in times_us]
+    return Rough([math.inf if us is None else us for us in times_us], torch_us)
 
 
 def _unknown(indices: list[int], times_us: list[float | None]) -> list[int]:
@@ -121,6 +140,8 @@ def rank_here(
         ranker.rank(time.monotonic() + budget_s)
     except KernelDied as died:
         retire_after_this_call(died)
+        if not ranker.rounds.running.isdecimal():
+            raise InfrastructureError(f"{ranker.rounds.running} died: {died}") from died
         culprit = int(ranker.rounds.running)
         ranker.found.times_us[culprit] = math.inf
         return dataclasses.replace(ranker.found, died=culprit)
@@ -143,7 +164,7 @@ class _Ranker:
     ) -> None:
         self.found = Ranking([None] * len(candidates))
         self._candidates, self._cache_dir = candidates, cache_dir
-        self._sets = operands.sized(key, seed=seed, replay_us=_REPLAY_US)
+        self._sets = operands.sized(key, seed=seed, replay_us=_REPLAY_US, most=_MOST_SETS)
         self._clock = DeviceClock(key.flops, launches=self._sets.count)
         self.rounds = Rounds(
             self._clock,
@@ -153,15 +174,21 @@ class _Ranker:
         )
 
     def rank(self, deadline_s: float) -> None:
-        """Time each briefly, then the fastest quarter better, until the deadline."""
+        """Time each briefly, then ever fewer ever better, until the deadline."""
         for index in range(len(self._candidates)):
             if time.monotonic() > deadline_s:
                 return
             self.found.times_us[index] = self._brief_us(index)
         known = [math.inf if us is None else us for us in self.found.times_us]
-        count = min(_MOST_FINALISTS, max(_FEWEST_FINALISTS, len(known) // 4))
-        finalists = fastest(known, count)
-        self._repeat(finalists, deadline_s)
+        best = list(range(len(known)))
+        for share, least, replays in _RUNGS:
+            count = max(least, math.ceil(len(known) / share))
+            best = [best[i] for i in fastest([known[index] for index in best], count)]
+            if time.monotonic() > deadline_s:
+                return
+            self._repeat(best, replays)
+            for index in best:
+                known[index] = self.found.times_us[index] = self._median_us(str(index))
 
     def _brief_us(self, index: int) -> float:
         name = self.rounds.running = str(index)
@@ -177,20 +204,26 @@ class _Ranker:
             return math.inf
         for _ in range(1 + _BRIEF_REPLAYS):
             self.rounds.run_one()
-        times_us = self.rounds.samples_us(name)[1:]  # the first one uploads the graph
+        found_us = self._median_us(name)
         self.rounds.leave(name)
-        return statistics.median(times_us)
+        return found_us
 
-    def _repeat(self, finalists: list[int], deadline_s: float) -> None:
-        for index in finalists:
-            if time.monotonic() > deadline_s:
-                return
-            self.rounds.enter(self._contestant(index))
-        for _ in range(1 + _MORE_REPLAYS):
+    def _repeat(self, best: Sequence[int], replays: int) -> None:
+        """Time some with `torch.matmul` among them; who is no longer of them leaves."""
+        names = {TORCH, *map(str, best)}
+        for name in self.rounds.names - names:
+            self.rounds.leave(name)
+        if TORCH not in self.rounds.names:
+            self.rounds.enter(contestants.torch_matmul(self._sets))
+        for index in best:
+            if str(index) not in self.rounds.names:
+                self.rounds.enter(self._contestant(index))
+        for _ in range(1 + replays):
             self.rounds.run_one()
-        for index in finalists:
-            times_us = self.rounds.samples_us(str(index))[1:]
-            self.found.times_us[index] = statistics.median(times_us)
+        self.found.torch_us = self._median_us(TORCH)
+
+    def _median_us(self, name: str) -> float:
+        return statistics.median(self.rounds.samples_us(name)[1:])  # a first one uploads the graph
 
     def _contestant(self, index: int) -> Contestant:
         return contestants.kernel(

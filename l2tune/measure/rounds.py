@@ -20,7 +20,9 @@ from l2tune.measure.statistics import paired_differences
 MIN_ROUNDS, MAX_ROUNDS = 15, 30
 _FEWEST_ROUNDS = 6  # where one contestant is so slow that 15 rounds would take several budgets
 _OVERRUN = 3.0
-_WARM_UP_S = 0.4  # an H200 under a large product reaches its power limit within this
+_WARM_UP_S, _BRIEF_WARM_UP_S = 0.4, 0.1
+"""An H200 under large products reaches its power limit within the one; small ones never do."""
+_LARGE_FLOPS = 1 << 33
 _SPACER = "spacer"
 _SPACER_ELEMENTS = 1 << 21
 """Long enough that a graph of spacers alone is not held back by the rate of launches."""
@@ -86,9 +88,15 @@ class Rounds:
 
         self._laps[contestant.name] = _Lap(contestant, self._clock.capture(body))
 
+    @property
+    def names(self) -> set[str]:
+        """Who has entered."""
+        return set(self._laps) - {_SPACER}
+
     def warm_up(self) -> None:
         """Replay everything, once at least, until the GPU has reached its working temperature."""
-        deadline = time.monotonic() + _WARM_UP_S
+        large = self._sets.key.flops >= _LARGE_FLOPS
+        deadline = time.monotonic() + (_WARM_UP_S if large else _BRIEF_WARM_UP_S)
         while True:
             for lap in self._laps.values():
                 self._replay_us(lap)

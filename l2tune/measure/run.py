@@ -14,8 +14,9 @@ from l2tune.measure import contestants, operands
 from l2tune.measure.clock import DeviceClock
 from l2tune.measure.contestants import TORCH, Contestant
 from l2tune.measure.host import call_count, host_samples_us
-from l2tune.measure.libraries import library_contestants
+from l2tune.measure.libraries import AUTOTUNED, library_contestants
 from l2tune.measure.peers import Peer, peer_contestant
+from l2tune.measure.random_gaps import call_times
 from l2tune.measure.rounds import Rounds
 from l2tune.measure.statistics import choose_and_report, interval
 from l2tune.measure.telemetry import Telemetry
@@ -46,7 +47,7 @@ Baselines = Literal["torch", "all"]
 
 TRITON = "triton"
 _CANDIDATE, _KERNEL = "candidate ", "kernel"
-_TUNING_SHARE = 0.5
+_TUNING_SHARE = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +60,12 @@ class Request:
         cache_dir: Where their cubins are.
         through: Makes a kernel's host path; it is pickled, so by its name.
         baselines: `torch` for `torch.matmul` alone; `all` adds the vendor's libraries and `triton`.
-        triton: The best Triton kernel known for the key, for `all`.
-        budget_s: Time for the rounds; autotuning the libraries may take half as much again.
+        triton: The best Triton kernel known for the key, for `all`; known to be right.
+        budget_s: Time for the rounds; autotuning the libraries may take as much again, and so
+            may calls at random gaps.
         seed: Decides operands and order.
         peers: Further baselines, known to be right.
+        gap_us: Mean gap of calls at random, microseconds; None times none.
     """
 
     key: GemmKey
@@ -70,10 +73,11 @@ class Request:
     cache_dir: Path
     through: Through
     baselines: Baselines
-    triton: Verified | None
+    triton: Compiled | None
     budget_s: float
     seed: int
     peers: tuple[Peer, ...] = ()
+    gap_us: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,15 +143,18 @@ class _Run:
         """
         entrants = [*self._baselines(), *self._candidates()]
         paired = any(entrant.overlaps for entrant in entrants)
+        by_name = {entrant.name: entrant for entrant in entrants}
         rounds = self.rounds = Rounds(self._clock, self._sets, paired=paired, rng=self._rng)
         groups = self._enter(rounds, entrants)
         rounds.warm_up()
         telemetry = Telemetry()
         rounds.run(budget_s=self._request.budget_s, during=telemetry.sample, progress=worker.report)
-        intervals = {
-            group: choose_and_report({name: rounds.samples_us(name) for name in names})[1]
+        chosen = {
+            group: choose_and_report({name: rounds.samples_us(name) for name in names})
             for group, names in groups.items()
         }
+        intervals = {group: found for group, (_, found) in chosen.items()}
+        fastest = {group: by_name[name] for group, (name, _) in chosen.items()}
         self._refuse_impossible_baselines(intervals)
         results: list[Timing | Refuted] = []
         for position, verified in enumerate(self._request.candidates):
@@ -157,7 +164,7 @@ class _Run:
                 or too_fast(intervals[name], minimum_us=self._minimum_us)
                 or check_after_timing(name, rounds, self._sets, self._clock, self._rng)
             )
-            results.append(refuted or self._timing(verified, name, intervals, telemetry))
+            results.append(refuted or self._timing(verified, name, intervals, fastest, telemetry))
         return results
 
     def _timing(
@@ -165,6 +172,7 @@ class _Run:
         verified: Verified,
         name: str,
         intervals: dict[str, Interval],
+        fastest: dict[str, Contestant],
         telemetry: Telemetry,
     ) -> Timing:
         assert self.rounds is not None
@@ -182,6 +190,7 @@ class _Run:
             },
             missing_baselines=self._missing,
             torch_host=host_us[TORCH],
+            server=self._server_us(name, fastest),
             floor_us=floor_us(self._key),
             clock_mhz=telemetry.clock_mhz,
             power_w=telemetry.power_w,
@@ -202,7 +211,7 @@ class _Run:
         if triton is None:
             missing += (TRITON,)
         else:
-            found.append(self._kernel(triton.compiled, TRITON))
+            found.append(self._kernel(triton, TRITON))
         found += [peer_contestant(peer, self._sets)[0] for peer in self._request.peers]
         self._missing = missing
         return found
@@ -256,6 +265,19 @@ class _Run:
             rng=self._rng,
         )
         return {name: interval(samples_us) for name, samples_us in samples.items()}
+
+    def _server_us(self, candidate: str, fastest: dict[str, Contestant]) -> dict[str, Interval]:
+        """Single calls at random gaps, of a candidate and what users would call in its place."""
+        if self._request.gap_us is None:
+            return {}
+        assert self.rounds is not None
+        names = {TORCH, AUTOTUNED, *(peer.name for peer in self._request.peers)} & set(fastest)
+        entrants = {_KERNEL: fastest[candidate]} | {name: fastest[name] for name in sorted(names)}
+        self.rounds.running = candidate
+        return call_times(
+            entrants, self._sets, self._clock, gap_us=self._request.gap_us,
+            budget_s=self._request.budget_s, rng=self._rng,
+        )  # fmt: skip
 
 
 def _launch_refused(error: Exception) -> Refuted:

@@ -13,7 +13,7 @@ from l2tune.measure.peers import Peer
 from l2tune.measure.run import Baselines, Died, Request, Through, candidate_position, measure_here
 from l2tune.runtime.worker import Worker, WorkerDied
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Finding, Refuted, Timing, Verified
+from l2tune.spec.outcome import Compiled, Finding, Refuted, Timing, Verified
 
 _TIME_LIMIT_FACTOR = 8.0
 _TIME_LIMIT_S = 300.0
@@ -27,10 +27,11 @@ def measure(  # noqa: D417  # the rest is described once, in `Request`
     cache_dir: Path,
     through: Through,
     baselines: Baselines,
-    triton: Verified | None,
+    triton: Compiled | None,
     budget_s: float,
     seed: int,
     peers: Sequence[Peer] = (),
+    gap_us: float | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> list[Timing | Refuted]:
     """Time candidates and baselines for a key in one run of the worker.
@@ -51,7 +52,8 @@ def measure(  # noqa: D417  # the rest is described once, in `Request`
         InfrastructureError: If the worker failed, or a baseline did.
     """
     request = Request(
-        key, tuple(candidates), cache_dir, through, baselines, triton, budget_s, seed, tuple(peers)
+        key, tuple(candidates), cache_dir, through, baselines, triton, budget_s, seed, tuple(peers),
+        gap_us,
     )  # fmt: skip
     return _outcomes(worker, request, progress)
 

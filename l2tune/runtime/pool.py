@@ -1,34 +1,33 @@
-"""One function over many items, on several worker processes at a time."""
+"""One function over many items, in several places at a time."""
 
 import queue
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from l2tune.runtime.worker import Worker
-
+Place = TypeVar("Place")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def map_over(
-    workers: Sequence[Worker], function: Callable[[Worker, Item], Result], items: Iterable[Item]
+    places: Sequence[Place], function: Callable[[Place, Item], Result], items: Iterable[Item]
 ) -> list[Result]:
-    """Call `function(worker, item)` for each item, on whichever worker is idle.
+    """Call `function(place, item)` for each item, on whichever place (a worker, say) is idle.
 
     Returns:
         The results, in the order of the items.
     """
-    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
+    idle: queue.SimpleQueue[Place] = queue.SimpleQueue()
+    for place in places:
+        idle.put(place)
 
     def run(item: Item) -> Result:
-        worker = idle.get()
+        place = idle.get()
         try:
-            return function(worker, item)
+            return function(place, item)
         finally:
-            idle.put(worker)
+            idle.put(place)
 
-    with ThreadPoolExecutor(len(workers)) as pool:
+    with ThreadPoolExecutor(len(places)) as pool:
         return list(pool.map(run, items))

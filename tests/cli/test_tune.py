@@ -16,8 +16,9 @@ from l2tune.cli import app
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.spec.gpu import H200
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import Finding, Refuted
+from l2tune.spec.outcome import Compiled, Finding, Refuted
 from l2tune.spec.record import Record
+from l2tune.store import Chosen, Ranked
 
 
 class NoWorker:
@@ -31,22 +32,34 @@ class NoWorker:
 
 
 class Tuner:
-    """Stands in for `pipeline.tune`: stores the naive kernel for whatever is asked."""
+    """Stands in for `pipeline.settle`, behind a search that finds the naive kernel for anything."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.failures: list[Exception] = []
 
-    def __call__(
-        self, key: GemmKey, *, bench: pipeline.Bench, progress: Any, candidates: Any
-    ) -> Record:
+    def prepare(self, key: GemmKey, **_: Any) -> list[Compiled]:
         self.asked.append(key.label)
-        progress(f"{key.label}: compiling: 1 candidate")
         if self.failures:
             raise self.failures.pop(0)
-        record = seeds.seed_record("sm80/naive", {}, key)
+        return [self.record(key).verified.compiled]
+
+    def search(
+        self, compiled: list[Compiled], key: GemmKey, *, bench: pipeline.Bench, check: bool
+    ) -> None:
+        bench.searches.put_ranked(Ranked(key=key, torch_us=1.0, found=(), tools=TOOLS))
+
+    def choose(self, ranked: Any, key: GemmKey, *, bench: pipeline.Bench) -> None:
+        verified = self.record(key).verified
+        bench.searches.put_chosen(Chosen(verified=verified, triton=None, tools=TOOLS))
+
+    def settle(self, chosen: Chosen, *, bench: pipeline.Bench, gap_us: float | None) -> Record:
+        record = self.record(chosen.verified.key)
         bench.registry.put(record)
         return record
+
+    def record(self, key: GemmKey) -> Record:
+        return seeds.seed_record("sm80/naive", {}, key)
 
 
 @pytest.fixture
@@ -54,10 +67,13 @@ def tuner(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Tuner:
     made = Tuner()
     for module in ("keys", "tune"):
         monkeypatch.setattr(f"l2tune.cli.{module}.detect", lambda device=0: H200)
-    monkeypatch.setattr("l2tune.stages.Worker", NoWorker)
-    monkeypatch.setattr("l2tune.stages.native.build_if_missing", lambda: None)
-    monkeypatch.setattr("l2tune.cli.tune.tune_key", made)
-    monkeypatch.setattr("l2tune.cli.tune.tools", lambda: TOOLS)
+    for module in ("stages", "fleet.benches"):
+        monkeypatch.setattr(f"l2tune.{module}.Worker", NoWorker)
+        monkeypatch.setattr(f"l2tune.{module}.native.build_if_missing", lambda: None)
+    for step in ("prepare", "search", "choose", "settle"):
+        monkeypatch.setattr(f"l2tune.pipeline.{step}", getattr(made, step))
+    for module in ("cli.tune", "fleet.tuning"):
+        monkeypatch.setattr(f"l2tune.{module}.tools", lambda: TOOLS)
     return made
 
 
@@ -127,7 +143,9 @@ def test_wrong_usage_has_status_2(tuner: Tuner) -> None:
 def test_bench_reports_a_run_of_its_own(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     run("tune", "--shape", 64, 64, 64)
 
-    def confirm(chosen: Any, key: GemmKey, bench: Any, *, triton: Any, peers: Any) -> Any:
+    def confirm(
+        chosen: Any, key: GemmKey, bench: Any, *, triton: Any, peers: Any, gap_us: float | None
+    ) -> Any:
         timed = seeds.seed_record("sm80/naive", {}, key).outcome.timing
         return timed.model_copy(update={"run_id": "another"})
 
@@ -147,24 +165,23 @@ def test_bench_makes_a_page_and_leaves_out_peers_that_are_wrong(
 ) -> None:
     run("tune", "--shape", 64, 64, 64)
 
-    def confirm(chosen: Any, key: GemmKey, bench: Any, *, triton: Any, peers: Any) -> Any:
+    def confirm(
+        chosen: Any, key: GemmKey, bench: Any, *, triton: Any, peers: Any, gap_us: float
+    ) -> Any:
         timing = seeds.seed_record("sm80/naive", {}, key).outcome.timing
         baselines = {peer.name: interval(1100.0) for peer in peers}
-        return timing.model_copy(update={"baselines": {**timing.baselines, **baselines}})
+        server = {"kernel": interval(gap_us), "torch": interval(1300.0)}
+        server |= {peer.name: interval(999.0) for peer in peers}
+        return timing.model_copy(
+            update={"baselines": {**timing.baselines, **baselines}, "server": server}
+        )
 
     def check(worker: Any, key: GemmKey, peer: measure.Peer, *, seed: int) -> str | None:
         return "it returned 7" if peer.symbol == "bad" else None
 
-    def server(
-        worker: Any, key: GemmKey, kernel: Any, *, peers: Any, gap_us: float, **_: Any
-    ) -> Any:
-        times = {"kernel": interval(gap_us), "torch": interval(1300.0)}
-        return times | {peer.name: interval(999.0) for peer in peers}
-
     monkeypatch.setattr("l2tune.cli.bench.best_triton", lambda key, opened: None)
     monkeypatch.setattr("l2tune.stages.confirm", confirm)
     monkeypatch.setattr(measure, "check_peer", check)
-    monkeypatch.setattr(measure, "server", server)
     table, page = tmp_path / "x.csv", tmp_path / "x.html"
     done = run(
         "bench", "--results", table, "--report", page, "--server", "--gap-us", 1250,

@@ -201,10 +201,10 @@ def test_peers_and_calls_at_random_gaps_have_columns_of_their_own(tmp_path: Path
     one = record(seeds.naive().key)
     timing = one.outcome.timing
     baselines = {**timing.baselines, "peer_them": interval(1100.0)}
-    changed = timing.model_copy(update={"baselines": baselines})
-    one = one.model_copy(update={"outcome": one.outcome.model_copy(update={"timing": changed})})
     server = {"kernel": interval(1010.0), "torch": interval(1300.0), "peer_them": interval(990.0)}
-    cells = results.row(one, peers=["peer_them", "peer_wrong"], server=server)
+    changed = timing.model_copy(update={"baselines": baselines, "server": server})
+    one = one.model_copy(update={"outcome": one.outcome.model_copy(update={"timing": changed})})
+    cells = results.row(one, peers=["peer_them", "peer_wrong"])
     results.append_rows(tmp_path / "x.csv", [cells], columns=list(cells))
     assert (cells["peer_them_us"], cells["peer_wrong_us"]) == ("1100.000", "")
     assert (cells["server_us"], cells["torch_server_us"]) == ("1010.000", "1300.000")

@@ -96,16 +96,14 @@ def test_calls_at_random_gaps_take_about_as_long_as_back_to_back(
     pytest.importorskip("nvmath")
     key = GemmKey.dense(4096, 4096, 4096, gpu=gpu)
     verified = Verified(key=key, compiled=compiled("sm80/mma_multistage", key), checks=())
-    found = measure.server(
-        bench.worker, key, verified, cache_dir=bench.cache_dir,
-        peers=[measure.Peer.parse(f"them={file}:returns")], gap_us=500.0, budget_s=2.0, seed=3,
-    )  # fmt: skip
-    assert set(found) == {"kernel", "torch", "cublaslt_autotuned", "peer_them"}
     (outcome,) = measure.measure(
         bench.worker, key, [verified], cache_dir=bench.cache_dir, through=ThroughTorch,
-        baselines="torch", triton=None, budget_s=1.0, seed=5,
+        baselines="all", triton=None, budget_s=2.0, seed=5, gap_us=500.0,
+        peers=[measure.Peer.parse(f"them={file}:returns")],
     )  # fmt: skip
     assert isinstance(outcome, Timing), outcome
+    found = outcome.server
+    assert set(found) == {"kernel", "torch", "cublaslt_autotuned", "peer_them"}
     assert 0.6 < found["torch"].us / outcome.baselines["torch"].us < 1.8, found
     assert 0.6 < found["kernel"].us / outcome.gpu.us < 1.8, found
     assert 0.7 < found["peer_them"].us / found["torch"].us < 1.4, found

@@ -110,8 +110,8 @@ def test_small_problems_get_as_many_sets_as_are_allowed():
 
 
 def test_sets_exceed_the_l2_threefold_and_fill_a_replay():
-    assert count_of(25 << 20, 500.0) == 8  # 180 MB / 25 MB, and 4 launches would last 2 ms
-    assert count_of(25 << 20, 25.0) == 80  # 2 ms / 25 us
+    assert count_of(25 << 20, 500.0) == 8  # 180 MB / 25 MB, and 2 launches would last 1 ms
+    assert count_of(25 << 20, 25.0) == 40  # 1 ms / 25 us
 
 
 def test_there_are_two_sets_even_where_one_is_huge():

@@ -1,0 +1,68 @@
+"""The guess at an instance's time, corrected by what was measured on similar products.
+
+The correction is the weighted mean of log(measured / guessed) over instances of the same seed, the
+weights falling with the distance in octaves of sizes and tunables (kernel regression: Nadaraya
+1964, Watson 1964). Far from all measurements it is the seed's mean, and without any it is nothing.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from l2tune.generate.cost import estimate_us
+from l2tune.spec.key import GemmKey
+
+_REACH_OCTAVES = 2.5
+"""Products farther away than this, in any direction, say nothing."""
+_PRIOR_WEIGHT = 0.05
+_LARGEST_RESIDUAL = 1.5
+_Array = npt.NDArray[np.float64]
+
+
+class Fitted:
+    """Guesses of all seeds, fitted to measurements on one GPU model."""
+
+    def __init__(
+        self, measured: Iterable[tuple[str, Mapping[str, int], GemmKey, float]] = ()
+    ) -> None:
+        """Take in measurements: seed, tunables, product, microseconds."""
+        rows: dict[str, list[tuple[list[float], list[float], float]]] = {}
+        for seed_id, values, key, us in measured:
+            guess = estimate_us(seed_id, values, key)
+            if math.isfinite(guess) and math.isfinite(us) and us > 0:
+                residual = max(-_LARGEST_RESIDUAL, min(_LARGEST_RESIDUAL, math.log(us / guess)))
+                rows.setdefault(seed_id, []).append((_place(key), _octaves(values), residual))
+        self._places = {name: np.array([row[0] for row in found]) for name, found in rows.items()}
+        self._tunables = {name: np.array([row[1] for row in found]) for name, found in rows.items()}
+        self._residuals = {
+            name: np.array([row[2] for row in found]) for name, found in rows.items()
+        }
+
+    def estimates_us(
+        self, seed_id: str, instances: Sequence[Mapping[str, int]], key: GemmKey
+    ) -> list[float]:
+        """Guess the time of each instance of one seed, microseconds; infinite without a guess."""
+        guesses = np.array([estimate_us(seed_id, values, key) for values in instances])
+        if seed_id not in self._places or not len(instances):
+            return [float(guess) for guess in guesses]
+        apart = np.abs(self._places[seed_id] - np.array(_place(key)))
+        near = apart.max(axis=1) <= _REACH_OCTAVES
+        residuals = self._residuals[seed_id][near]
+        tunables = np.array([_octaves(values) for values in instances])
+        to_key = (apart[near] ** 2).sum(axis=1)
+        to_values = ((tunables[:, None, :] - self._tunables[seed_id][near][None]) ** 2).sum(axis=2)
+        weights: _Array = np.exp(-0.5 * (to_key[None] + to_values))
+        prior = float(self._residuals[seed_id].mean())
+        total = weights.sum(axis=1) + _PRIOR_WEIGHT
+        corrections = (weights @ residuals + _PRIOR_WEIGHT * prior) / total
+        return [float(guess) for guess in guesses * np.exp(corrections)]
+
+
+def _place(key: GemmKey) -> list[float]:
+    return [math.log2(size) for size in (key.m, key.n, key.k, key.batch)]
+
+
+def _octaves(values: Mapping[str, int]) -> list[float]:
+    return [math.log2(max(value, 0.5)) for _, value in sorted(values.items())]
