@@ -32,6 +32,10 @@ class CacheWarning(UserWarning):
     """Something in the cache could not be used and counts as missing; `torch.matmul` answers."""
 
 
+class DispatchWarning(UserWarning):
+    """A cached kernel could not be used; `torch.matmul` answers instead."""
+
+
 class UnsupportedProblemError(L2TuneError, ValueError):
     """The caller asked to tune something that no kernel of l2tune can serve."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import platformdirs
 
-_CHOICES = {"L2TUNE_NATIVE": ("auto", "off")}
+_CHOICES = {"L2TUNE_NATIVE": ("auto", "off"), "L2TUNE_POLICY": ("fallback", "nearest")}
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off", ""}
 
 
@@ -24,6 +24,8 @@ class Settings:
         disable: Makes `l2tune.matmul` behave as `torch.matmul`, whatever the cache holds.
         native: Whether `l2tune.matmul` may be the native function where one is built (`auto`), or
             is always the Python one (`off`).
+        policy: What answers a product that has no record: `torch.matmul` (`fallback`), or a kernel
+            that is proven and was tuned for others, where a fitted guess trusts it (`nearest`).
         compile_timeout_s: Wall-clock limit of one compilation.
         compile_memory_mb: Address-space limit of one compilation.
         launch_timeout_s: How long one candidate's launch may take in a worker before it is a hang.
@@ -38,6 +40,7 @@ class Settings:
     cache_dir: Path = Path(platformdirs.user_cache_dir("l2tune"))
     disable: bool = False
     native: str = "auto"
+    policy: str = "fallback"
     compile_timeout_s: float = 120.0
     compile_memory_mb: int = 8192
     launch_timeout_s: float = 2.0

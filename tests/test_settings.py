@@ -26,6 +26,7 @@ def read(monkeypatch):
         ("L2TUNE_DISABLE", "Off", "disable", False),
         ("L2TUNE_DISABLE", "", "disable", False),
         ("L2TUNE_NATIVE", "auto", "native", "auto"),
+        ("L2TUNE_POLICY", "nearest", "policy", "nearest"),
         ("L2TUNE_COMPILE_TIMEOUT_S", "2.5", "compile_timeout_s", 2.5),
         ("L2TUNE_MAX_EXAMPLES", "7", "max_examples", 7),
     ],

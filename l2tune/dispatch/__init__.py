@@ -5,7 +5,7 @@ Nothing here compiles, verifies, times or tunes a kernel.
 
 from l2tune.dispatch.matmul import Pinned, matmul, reset, serve_natively
 from l2tune.dispatch.native import NativeWarning
-from l2tune.dispatch.plan import DispatchWarning
+from l2tune.errors import DispatchWarning
 
 matmul = serve_natively(matmul)
 

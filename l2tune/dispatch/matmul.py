@@ -14,9 +14,10 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from l2tune import settings
-from l2tune.dispatch import native
+from l2tune.dispatch import native, nearest
 from l2tune.dispatch import plan as plans
 from l2tune.dispatch.native import Matmul
+from l2tune.dispatch.nearest import Trial
 from l2tune.dispatch.plan import NativePlan, Plan
 from l2tune.dispatch.shapes import Product, product
 from l2tune.spec.outcome import Compiled, HostPath
@@ -174,7 +175,24 @@ def _plan(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> Plan | No
     if settings.current().disable:
         return None
     wanted = _product(a, b, out, addresses)
-    return None if wanted is None else plans.plan_for(wanted, a.dtype, a.get_device())
+    found = None if wanted is None else plans.plan_for(wanted, a.dtype, a.get_device())
+    if found is None or found.trial is None:
+        return found
+    return found if _passes_trial(found, found.trial, a, b, out) else None
+
+
+def _passes_trial(plan: Plan, trial: Trial, a: Tensor, b: Tensor, out: Tensor | None) -> bool:
+    """Try a kernel that was tuned for another problem on this call's operands."""
+    device = a.get_device()
+
+    def run(a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
+        return plan.run(a, b, out, _raw_stream(device))
+
+    with torch.cuda.device(device):
+        passed = trial.passes(run, a, b, out)
+    if nearest.is_withdrawn(trial.source):  # plans of other problems may have it too
+        _forget_plans()
+    return passed
 
 
 def _product(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> Product | None:
@@ -235,9 +253,13 @@ class Pinned:
 
 def reset() -> None:
     """Forget all plans of this process; the next call reads the cache again."""
+    _forget_plans()
+    plans.forget_loaded()
+
+
+def _forget_plans() -> None:
     global _pinned
     _pinned = None
     _table.clear()
     if native.loaded is not None:
         native.loaded.clear()
-    plans.forget_loaded()

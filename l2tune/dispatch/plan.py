@@ -12,10 +12,10 @@ from typing import NamedTuple
 import torch
 
 from l2tune import settings
-from l2tune.dispatch import native
+from l2tune.dispatch import native, nearest
 from l2tune.dispatch.shapes import Product
 from l2tune.dispatch.waiting import recheck_in_background
-from l2tune.errors import CacheError, InfrastructureError
+from l2tune.errors import CacheError, DispatchWarning, InfrastructureError
 from l2tune.runtime.device import detect
 from l2tune.runtime.driver import LaunchRefusedError
 from l2tune.runtime.executable import BoundKernel, Executable, LaunchDescription
@@ -26,10 +26,6 @@ from l2tune.spec.outcome import Admitted, Compiled
 from l2tune.store import Artifacts, Registry, judge
 
 _DTYPES: dict[torch.dtype, Dtype] = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
-
-
-class DispatchWarning(UserWarning):
-    """A cached kernel could not be used; `torch.matmul` answers instead."""
 
 
 class NativePlan(NamedTuple):
@@ -50,17 +46,20 @@ class Plan:
     Attributes:
         eager: Use the kernel in eager calls.
         graph: Use the kernel while a CUDA graph is captured.
+        trial: What the kernel must pass before it may serve a call; None where a record says so.
     """
 
-    __slots__ = ("_device", "_dtype", "_shape", "bound", "eager", "graph", "workspace_bytes")
+    __slots__ = (
+        "_device", "_dtype", "_shape", "bound", "eager", "graph", "trial", "workspace_bytes",
+    )  # fmt: skip
 
     def __init__(
         self, bound: BoundKernel, product: Product, dtype: torch.dtype, device: int,
-        *, eager: bool, graph: bool,
+        *, eager: bool, graph: bool, trial: nearest.Trial | None = None,
     ) -> None:  # fmt: skip
         """Keep what a call needs."""
         self.bound = bound
-        self.eager, self.graph = eager, graph
+        self.eager, self.graph, self.trial = eager, graph, trial
         self.workspace_bytes = bound.workspace_bytes
         self._shape, self._dtype = product.shape, dtype
         self._device = torch.device("cuda", device)
@@ -114,7 +113,10 @@ def _warn(what: str, error: Exception) -> None:
 
 
 def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
-    """Make the plan for a problem from the cache, or None where torch is to answer."""
+    """Make the plan for a problem from the cache, or None where torch is to answer.
+
+    A plan with a trial must pass it first.
+    """
     gpu = detect(device)
     if gpu is None or gpu.arch is None or dtype not in _DTYPES:
         return None
@@ -129,12 +131,15 @@ def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
     try:
         record = _registry(root).get(key)
         if record is None:
+            _registry(root).miss(key)
             recheck_in_background(key, device, root)
-            return None
+            return _plan_from_nearest(key, product, dtype, device, root)
         if not isinstance(record.outcome, Admitted):
             return None
         compiled = record.outcome.timing.verified.compiled
         if judge(record, gpu, tools()) != "use" or not compiled.source.accepts(problem, gpu):
+            return None
+        if nearest.is_withdrawn(compiled.source):
             return None
         bound = _bound(compiled, product, gpu, device, root)
     except (CacheError, InfrastructureError, LaunchRefusedError, OSError, ValueError) as error:
@@ -147,6 +152,29 @@ def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
     return Plan(
         bound, product, dtype, device,
         eager=outcome.eager == "kernel" and not slower, graph=outcome.graph == "kernel",
+    )  # fmt: skip
+
+
+def _plan_from_nearest(
+    key: GemmKey, product: Product, dtype: torch.dtype, device: int, root: Path
+) -> Plan | None:
+    """The plan where there is no record and the policy has another kernel for it; it needs a trial.
+
+    Nothing says what the call takes on the host, so eager calls need the path that takes less than
+    torch's.
+
+    Raises:
+        CacheError, LaunchRefusedError, OSError, ValueError: If the cache or the kernel is no good.
+    """
+    record = nearest.choose(key, product.problem, root)
+    if record is None:
+        return None
+    compiled = record.verified.compiled
+    bound = _bound(compiled, product, key.gpu, device, root)
+    native.build_in_background()
+    return Plan(
+        bound, product, dtype, device, eager=native.loaded is not None, graph=True,
+        trial=nearest.Trial(key, compiled.source, _registry(root)),
     )  # fmt: skip
 
 
@@ -190,3 +218,4 @@ def forget_loaded() -> None:
     """Drop what was read from caches; the next call reads again."""
     _executables.clear()
     _registry.cache_clear()
+    nearest.forget()

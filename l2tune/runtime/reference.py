@@ -18,6 +18,7 @@ _ACC_CONSTANT = 2.0
 _ACC_EXTRA_TERMS = 16
 _ACC_OVERFLOW = {torch.float32: 2.0**127, torch.float16: 65504.0}
 _CHUNK_ELEMENTS = 1 << 27
+_SUSPECT_ELEMENTS = 1 << 24
 
 
 def error_ratio(
@@ -56,6 +57,54 @@ def error_ratio(
             ratio = _ratio(left, right, c3[item, top : top + rows], acc, exact)
             worst = torch.maximum(worst, ratio)
     return worst
+
+
+def suspect_ratio(
+    a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, other: torch.Tensor, *,
+    acc: str = "float32", count: int = 32,
+) -> torch.Tensor:  # fmt: skip
+    """`error_ratio` of the elements of `c` that are the farthest from another result.
+
+    For sizes at which the exact product would take too long: whatever is wrong in `c` stands out
+    beside a result that is right up to its own rounding. Distances count relative to the element
+    and the mean of its row.
+
+    Args:
+        a: ``[..., M, K]`` float16 or bfloat16; batch dimensions broadcast to those of `c`.
+        b: ``[..., K, N]``, likewise.
+        c: ``[..., M, N]``, the result to judge, same dtype.
+        other: As `c`, from elsewhere; it only says where to look.
+        acc: What products were summed in, `float32` or `float16`.
+        count: How many elements are judged.
+
+    Returns:
+        A float64 scalar on `c`'s device; at most 1 where all of them are within the bound.
+    """
+    places = _suspects(c, other, count)
+    *batch, row, column = torch.unravel_index(places, c.shape)
+    rows = a.expand(*c.shape[:-2], *a.shape[-2:])[(*batch, row)]
+    columns = b.mT.expand(*c.shape[:-2], *b.mT.shape[-2:])[(*batch, column)]
+    judged = c[(*batch, row, column)]
+    return error_ratio(rows[:, None, :], columns[:, :, None], judged[:, None, None], acc=acc)
+
+
+def _suspects(c: torch.Tensor, other: torch.Tensor, count: int) -> torch.Tensor:
+    """Flat positions of the elements that differ most, in pieces that take little memory."""
+    left, right = c.reshape(-1, c.shape[-1]), other.reshape(-1, c.shape[-1])
+    step = max(1, _SUSPECT_ELEMENTS // c.shape[-1])
+    found, places = [], []
+    for top in range(0, len(left), step):
+        x, y = left[top : top + step].float(), right[top : top + step].float()
+        size = y.abs()
+        usual = size.nan_to_num(nan=0.0, posinf=0.0).mean(dim=-1, keepdim=True)
+        apart = (x - y).abs() / (size + usual)
+        same = (x == y) | (x.isnan() & y.isnan())
+        apart = torch.where(same, 0.0, apart.nan_to_num(nan=torch.inf)).flatten()
+        best = apart.topk(min(count, apart.numel()))
+        found.append(best.values)
+        places.append(best.indices + top * c.shape[-1])
+    chosen = torch.cat(found).topk(min(count, c.numel())).indices
+    return torch.cat(places)[chosen]
 
 
 def split_ratio(

@@ -31,8 +31,8 @@ class Store(Protocol):
     def get(self, key: GemmKey) -> Record | None:
         """Return the record that may be used for `key`."""
 
-    def miss(self, key: GemmKey, *, count: int = 1) -> None:
-        """Note that calls found no record for `key`."""
+    def miss(self, key: GemmKey, *, count: int = 1, nearest: str = "") -> None:
+        """Note that calls found no record for `key`, and which kernel was taken instead."""
 
 
 class Registry:
@@ -82,6 +82,7 @@ class Registry:
         with self._records.transaction():
             self._records.put(name, text)
             self._records.remove(_wanted_name(record.key))
+            self._records.remove(_nearest_name(record.key))
 
     def records(self) -> Iterator[Record]:
         """Every readable record, quarantined or not, of every GPU; skips the rest, warning once."""
@@ -166,13 +167,23 @@ class Registry:
         """Digests of the withdrawn kernels; a row's being there counts, whatever it holds."""
         return frozenset(name.removeprefix(_QUARANTINE) for name in self._names(_QUARANTINE))
 
-    def miss(self, key: GemmKey, *, count: int = 1) -> None:
-        """Add to the calls that found no record for `key`. Never raises."""
+    def miss(self, key: GemmKey, *, count: int = 1, nearest: str = "") -> None:
+        """Add to the calls that found no record for `key`. Never raises.
+
+        Args:
+            key: What they computed.
+            count: How many they were.
+            nearest: Name of the kernel that serves it meanwhile; empty where `torch.matmul` does.
+        """
         name = _wanted_name(key)
         try:
             with self._records.transaction():
                 before = _count(self._records.get(name))
                 self._records.put(name, str(before + count))
+                if nearest:
+                    self._records.put(_nearest_name(key), nearest)
+                else:
+                    self._records.remove(_nearest_name(key))
         except DatabaseError as error:
             _warn_once(error)
 
@@ -188,6 +199,19 @@ class Registry:
             except DatabaseError as error:
                 _warn_once(error)
         return sorted(found, key=lambda entry: -entry[1])
+
+    def served_by_nearest(self) -> dict[GemmKey, str]:
+        """Keys without a record that a kernel tuned for another serves, with the kernel's name."""
+        found = {}
+        for key, _ in self.wanted():
+            try:
+                kernel = self._records.get(_nearest_name(key))
+            except DatabaseError as error:
+                _warn_once(error)
+                continue
+            if kernel is not None:
+                found[key] = kernel
+        return found
 
     def _names(self, prefix: str, database: Database | None = None) -> list[str]:
         try:
@@ -213,6 +237,7 @@ _RECORD = f"record/{SCHEMA_VERSION}/"
 _ESTIMATE = f"estimate/{SCHEMA_VERSION}/"
 _QUARANTINE = "quarantine/"
 _WANTED = f"wanted/{SCHEMA_VERSION}/"
+_NEAREST = f"nearest/{SCHEMA_VERSION}/"
 
 
 def _record_name(key: GemmKey) -> str:
@@ -229,6 +254,10 @@ def _quarantine_name(digest: str) -> str:
 
 def _wanted_name(key: GemmKey) -> str:
     return f"{_WANTED}{key}"
+
+
+def _nearest_name(key: GemmKey) -> str:
+    return f"{_NEAREST}{key}"
 
 
 def _refusal_name(key: GemmKey, digest: str) -> str:

@@ -7,7 +7,7 @@ import torch
 
 import l2tune
 from l2tune import dispatch, settings, verify
-from l2tune.dispatch import native
+from l2tune.dispatch import native, nearest
 from l2tune.dispatch.plan import Plan
 from l2tune.runtime.reference import error_ratio
 from l2tune.runtime.versions import tools
@@ -216,6 +216,37 @@ def test_an_eager_win_of_the_native_path_is_none_in_python(admit, gpu, served, p
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         assert served(lambda: l2tune.matmul(a, b))
+
+
+class First:
+    """A model that takes the first record's kernel for everything."""
+
+    serves = True
+
+    def __init__(self, records):
+        self.record = next(iter(records))
+
+    def choose(self, key, problem):
+        return self
+
+
+def test_the_policy_nearest_serves_an_untuned_product(
+    admit, gpu, served, path, bench, monkeypatch
+):  # fmt: skip
+    admit("sm80/mma_multistage", GemmKey.dense(128, 128, 64, gpu=gpu))
+    monkeypatch.setattr(nearest, "fit", First)
+    a, b = randn(136, 64), randn(64, 120)
+    with settings.override(policy="nearest"):
+        assert error_ratio(a, b, l2tune.matmul(a, b)).item() <= 1
+        assert served(lambda: l2tune.matmul(a, b)) == (path == "native")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            assert served(lambda: l2tune.matmul(a, b))
+        unseen = randn(72, 64)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            assert not served(lambda: l2tune.matmul(unseen, b))
+    names = bench.registry.served_by_nearest()
+    assert names[GemmKey.dense(136, 120, 64, gpu=gpu)].startswith("sm80/mma_multistage")
 
 
 def test_a_flipped_byte_in_a_cubin_ends_in_torch_with_one_warning(admit, gpu, bench):

@@ -135,6 +135,18 @@ def test_misses_are_counted_and_the_most_wanted_key_comes_first(cache_dir):
     assert Registry(cache_dir).wanted() == [(KEY, 2)]
 
 
+def test_what_serves_a_missed_key_is_remembered_until_the_next_miss_or_a_record(cache_dir):
+    registry = Registry(cache_dir)
+    registry.miss(KEY, nearest="x/one")
+    registry.miss(OTHER)
+    registry.miss(OTHER, count=0, nearest="x/two")
+    assert Registry(cache_dir).served_by_nearest() == {KEY: "x/one", OTHER: "x/two"}
+    assert sorted(count for _, count in registry.wanted()) == [1, 1]
+    registry.miss(KEY)
+    registry.put(record(OTHER))
+    assert Registry(cache_dir).served_by_nearest() == {}
+
+
 def test_a_record_moved_to_another_key_or_gpu_is_a_miss(cache_dir):
     registry = Registry(cache_dir)
     registry.put(record(KEY))

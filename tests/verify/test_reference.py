@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from l2tune.runtime.reference import error_ratio, split_ratio
+from l2tune.runtime import reference
+from l2tune.runtime.reference import error_ratio, split_ratio, suspect_ratio
 from l2tune.verify.values import CLASSES, draw, is_exact
 
 FINITE = [name for name in CLASSES if name not in ("nonfinite", "largest")]
@@ -53,6 +54,52 @@ def test_small_values_do_not_hide_zeros_a_factor_or_another_product(seed, k, dty
     assert ratio(a, b, (c.double() * 1.02).to(dtype)) > 1.0
     other, _ = pair("normal", 48, 40, k, dtype=dtype, seed=seed + 1)
     assert ratio(a, b, ((other * 0.01).double() @ b.double()).to(dtype)) > 1.0
+
+
+@pytest.mark.parametrize("shape", [(70, 50), (3, 20, 50)])
+@pytest.mark.parametrize("wrong", ["", "zero", "nan", "a tail of k", "a row", "in small columns"])
+def test_what_is_wrong_in_a_large_result_is_among_the_suspects(shape, wrong, monkeypatch):
+    monkeypatch.setattr(reference, "_SUSPECT_ELEMENTS", 300)  # several pieces
+    a, b = pair("normal", shape[-2], shape[-1], 128, seed=len(wrong))
+    b[:, ::2] *= 64  # a rounding there is larger than many an element elsewhere
+    a = a.expand(*shape[:-1], 128)
+    other = (a.float() @ b.float()).half()
+    c = (a.double() @ b.double()).half()
+    place = (*(size - 1 for size in shape[:-1]), 1)
+    if wrong in ("zero", "nan"):
+        c[place] = 0.0 if wrong == "zero" else torch.nan
+    elif wrong == "a tail of k":
+        c = (a[..., :120].double() @ b[:120].double()).half()
+    elif wrong == "a row":
+        c[place[:-1]] = c[(0,) * (len(shape) - 1)] + 1
+    elif wrong:
+        c[..., 1::2] *= 1.01
+    assert (suspect_ratio(a, b, c, other).item() > 1.0) == bool(wrong)
+
+
+def test_a_result_is_not_blamed_for_what_the_other_lacks():
+    a, b = pair("normal", 40, 48, 256, seed=3)
+    c = (a.double() @ b.double()).half()
+    noise = torch.randn(c.shape, generator=torch.Generator().manual_seed(0))
+    rough = c + (c.float().std() * 2e-3 * noise).half()
+    assert suspect_ratio(a, b, c, rough).item() <= 1.0
+    assert suspect_ratio(a, b, rough, c).item() > 1.0
+    c[7, 8] += 1
+    assert suspect_ratio(a, b, c, rough).item() > 1.0
+
+
+def test_a_suspect_that_overflows_as_it_must_is_right():
+    a, b = torch.full((8, 64), 300.0).half(), torch.full((64, 8), 300.0).half()
+    infinite = torch.full((8, 8), torch.inf).half()
+    assert suspect_ratio(a, b, infinite, infinite).item() <= 1.0
+    assert suspect_ratio(a, b, torch.full_like(infinite, 65504.0), infinite).item() > 1.0
+    a[1:] /= 1024
+    b[:, 0] *= 200  # an infinity in each row
+    c = (a.double() @ b.double()).half()
+    assert suspect_ratio(a, b, c, c).item() <= 1.0
+    mistaken = c.clone()
+    mistaken[3, 4] *= 2
+    assert suspect_ratio(a, b, mistaken, c).item() > 1.0
 
 
 @given(seed=seeds)
