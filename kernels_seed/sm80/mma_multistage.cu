@@ -31,6 +31,7 @@ where   = [
 kernel   = "gemm"
 grid     = ["cdiv(m, TILE_M) * cdiv(n, TILE_N) * SPLIT * batch", 1, 1]
 block    = ["32 * WARPS_M * WARPS_N", 1, 1]
+pdl      = "SPLIT > 1"
 smem     = "max((TILE_M + TILE_N) * TILE_K * 2 * STAGES, 32 * WARPS_M * (TILE_N + 8 * WARPS_N))"
 args     = [
   "a", "b", "c", "workspace", "m", "n", "k", "batch",

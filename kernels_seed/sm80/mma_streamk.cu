@@ -36,6 +36,7 @@ grid     = [
   "min(BLOCKS * sms, cdiv(m, TILE_M) * cdiv(n, TILE_N) * batch * cdiv(k, TILE_K))", 1, 1,
 ]
 block    = ["32 * WARPS_M * WARPS_N", 1, 1]
+pdl      = true
 smem     = "max((TILE_M + TILE_N) * TILE_K * 2 * STAGES, 32 * WARPS_M * (TILE_N + 8 * WARPS_N))"
 args     = [
   "a", "b", "c", "workspace", "m", "n", "k", "batch",

@@ -29,6 +29,7 @@ where   = [
 kernel   = "gemm"
 grid     = ["cdiv(m, TILE_M) * cdiv(n, TILE_N) * SPLIT * batch", 1, 1]
 block    = ["max(TILE_M, TILE_N) * TILE_K // 64", 1, 1]
+pdl      = "SPLIT > 1"
 args     = [
   "a", "b", "c", "workspace", "m", "n", "k", "batch",
   "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c",

@@ -42,6 +42,7 @@
 #   1,
 #   1,
 # ]
+# pdl        = "SPLIT > 1"
 # num_warps  = "NUM_WARPS"
 # num_stages = "NUM_STAGES"
 # args       = [

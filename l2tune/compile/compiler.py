@@ -128,7 +128,7 @@ def _compile_triton(
                 "args": list(launch.args),
                 "num_warps": launch.num_warps(names),
                 "num_stages": launch.num_stages(names),
-                "pdl": launch.pdl,
+                "pdl": source.is_dependent(launch),
             }
             for launch in source.header.launch
         ],

@@ -93,7 +93,7 @@ def launches(compiled: Compiled, problem: Problem, gpu: Gpu) -> list[LaunchGeome
                 block=data.block or _triple(launch.block, names),
                 cluster=cluster,
                 smem_bytes=launch.smem(names) if data.smem_bytes is None else data.smem_bytes,
-                pdl=launch.pdl,
+                pdl=source.is_dependent(launch),
                 args=launch.args,
                 extra_pointers=data.extra_pointers,
             )

@@ -8,7 +8,14 @@ import re
 import tomllib
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from l2tune.errors import ExpressionError, HeaderError
 from l2tune.spec.expr import Expr, Expression
@@ -66,10 +73,15 @@ class Launch(_Table):
     block: tuple[Expr, Expr, Expr] = (Expression("1"), Expression("1"), Expression("1"))
     cluster: tuple[Expr, Expr, Expr] = (Expression("1"), Expression("1"), Expression("1"))
     smem: Expr = Expression("0")
-    pdl: bool = False
+    pdl: Expr = Expression("0")
     args: tuple[str, ...]
     num_warps: Expr = Expression("4")
     num_stages: Expr = Expression("3")
+
+    @field_validator("pdl", mode="before")
+    @classmethod
+    def _bool_is_a_number(cls, value: Any) -> Any:
+        return int(value) if isinstance(value, bool) else value
 
 
 class Expect(_Table):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from l2tune.errors import HeaderError
 from l2tune.spec import header as header_format
 from l2tune.spec.gpu import Arch, Gpu
-from l2tune.spec.header import Backend, Header
+from l2tune.spec.header import Backend, Header, Launch
 from l2tune.spec.key import Acc, Dtype, GemmKey, Layout
 from l2tune.spec.problem import Problem
 
@@ -114,6 +114,10 @@ class KernelSource(BaseModel):
         """A readable name: the file's id and its tunables' values."""
         values = ",".join(f"{name}={value}" for name, value in self.tunables.items())
         return f"{self.header.id}[{values}]" if values else self.header.id
+
+    def is_dependent(self, launch: Launch) -> bool:
+        """Whether a launch of this file may start before the one ahead of it ends."""
+        return bool(launch.pdl({**self.tunables, **self.picks}))
 
     def names(self, problem: Problem, gpu: Gpu) -> dict[str, int]:
         """Everything an expression of the contract may read."""

@@ -115,7 +115,7 @@ def dependent_launch(bench: Bench, plan: Plan) -> None:
     On a GPU it runs behind a producer of ours that triggers its dependents at once and writes a and
     b late. The emulator finds reads before the wait in any launch.
     """
-    if not bench.source.header.launch[0].pdl:
+    if not bench.source.is_dependent(bench.source.header.launch[0]):
         return
     case = small_case(bench, plan, values="integers")
     if bench.processor.device != "cuda":

@@ -36,7 +36,7 @@ def compile_in_child(folder: Path, source: KernelSource, **changes: object) -> d
                 "args": list(launch.args),
                 "num_warps": launch.num_warps(names),
                 "num_stages": launch.num_stages(names),
-                "pdl": launch.pdl,
+                "pdl": source.is_dependent(launch),
             }
             for launch in source.header.launch
         ],

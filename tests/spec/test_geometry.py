@@ -84,17 +84,17 @@ def test_a_split_kernel_s_workspace_is_as_large_as_its_partial_sums() -> None:
     assert geometry.workspace_bytes(compiled, problem, H200) == 4 * 2 * 512 * 64 * 4
 
 
-@pytest.mark.parametrize("pdl", ["true", "false"])
+@pytest.mark.parametrize("pdl", ["true", "false", '"SPLIT > 1"', '"SPLIT > 2"'])
 @pytest.mark.parametrize("zeroed", ["true", "false"])
 def test_it_may_overlap_if_its_first_launch_says_so_and_nothing_is_cleared(
     pdl: str, zeroed: str
 ) -> None:
     key = GemmKey.dense(512, 512, 512, gpu=H200)
     contract = samples.CONTRACT + f"workspace = 256\nworkspace_zeroed = {zeroed}\n"
-    text = samples.cuda_file(contract, samples.LAUNCH + f"pdl = {pdl}\n")
+    text = samples.cuda_file(contract, f"[tune]\nSPLIT = 2\n{samples.LAUNCH}pdl = {pdl}\n")
     compiled = samples.verified(key).compiled
     source = KernelSource(text=text, arch="sm_90a")
     found = geometry.overlaps_predecessor(
         compiled.model_copy(update={"source": source}), key.problem(), H200
     )
-    assert found == (pdl == "true" and zeroed == "false")
+    assert found == (pdl in ("true", '"SPLIT > 1"') and zeroed == "false")

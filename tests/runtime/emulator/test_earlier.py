@@ -138,5 +138,5 @@ def test_seeds_wait_where_their_first_launch_may_start_early(cache):
                      "\nargs ", "\npdl = true\nargs ")  # fmt: skip
     assert is_right(run(hopper, m=136, n=72, k=136, align=16))
     one = {**SPLIT, "SPLIT": 1}
-    early = changed("sm80/mma_multistage", one, cache, "smem     =", "pdl = true\nsmem =")
+    early = changed("sm80/mma_multistage", one, cache, '"SPLIT > 1"', "true")
     assert is_right(run(early, m=40, n=48, k=128, align=16))
