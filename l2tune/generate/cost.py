@@ -90,14 +90,17 @@ def _wgmma_us(values: Mapping[str, int], key: GemmKey) -> float:
 _SPLIT_FLOPS_PER_SM_US = 3.58e6
 _SPLIT_BYTES_PER_SM_US, _SPLIT_BYTES_PER_US = 67.6e3, 7.74e6
 _SPLIT_LAUNCH_US, _SPLIT_WAVE_US, _SPLIT_REDUCE_US = 1.47, 1.70, 0.66
+_CLUSTERED = {1: 1.0, 2: 1.0, 3: 129 / 132, 5: 110 / 132, 6: 120 / 132, 7: 105 / 132}
+"""Share of an H200's multiprocessors that clusters of a size can be on; of 4 and 8, 120 of 132."""
 
 
 def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     """The same of `wgmma_split`, whose blocks come in few waves and live on what the L2 can give.
 
     Fitted to 545 instances on 24 shapes of an H200: for each shape the six best guesses held one
-    within 1 % of the fastest. Clusters of 4 and 8 never fill a GPU with one block a
-    multiprocessor: 30 and 15 of them fit on an H200 (`cuOccupancyMaxActiveClusters`).
+    within 1 % of the fastest. Larger clusters never fill a GPU with one block a multiprocessor: of
+    4 and 8 blocks 30 and 15 fit on an H200 (`cuOccupancyMaxActiveClusters`), and of other sizes
+    what there is room for in groups of 18, 16 and 10 multiprocessors, which those numbers tell.
     """
     smem_limit = key.gpu.smem_limit_bytes
     tile_m, tile_n, split = values["TILE_M"], values["TILE_N"], values["SPLIT"]
@@ -105,7 +108,8 @@ def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     depth = cdiv(cdiv(key.k, 64), split) * 64
     smem = values["STAGES"] * 128 * (tile_m + cdiv(tile_n, 64) * 64) + 3072
     resident = max(1, min(4, smem_limit // smem))
-    room = key.gpu.sms if split * rows * cols <= 2 else key.gpu.sms * 10 // 11
+    size = split * rows * cols
+    room = int(key.gpu.sms * _CLUSTERED.get(size, 10 / 11)) // size * size
     blocks = cdiv(key.m, tile_m) * cdiv(key.n, tile_n) * key.batch * split
     waves = cdiv(blocks, room * resident)
     together = resident if waves > 1 else cdiv(blocks, room)

@@ -1,6 +1,6 @@
 """Packs what a search has found so far, without machine code.
 
-    state.py CACHE_DIR FILE.tgz
+    state.py CACHE_DIR FILE.tar.xz
 
 Records, rough times, choices and proofs, and the texts of the kernels that were timed. Unpacked
 over another machine's cache directory, the search goes on there; kernels are compiled again.
@@ -22,7 +22,7 @@ def main(root: Path, target: Path) -> None:
     if gpu is None:
         sys.exit("found no GPU")
     texts = {one.text for ranked in Searches(root).all_ranked(gpu) for one in ranked.found}
-    with tarfile.open(target, "w:gz") as archive:
+    with tarfile.open(target, "w:xz", preset=1) as archive:
         for name in DATABASES:
             if (root / name).is_dir():
                 archive.add(root / name, arcname=name)
