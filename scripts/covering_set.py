@@ -42,6 +42,7 @@ _MOST_PRODUCTS = {
     "sm80/skinny": 1 << 20,
     "sm90a/wgmma_persistent": 1 << 24,
     "sm90a/wgmma_split": 1 << 24,
+    "sm90a/wgmma_streamk": 1 << 24,
 }
 _MOST_PRODUCTS_ELSE = 1 << 23
 _PLAIN_TILE = {"sm80/naive": 16, "sm80/tiled": 32}
@@ -125,7 +126,7 @@ class _Draw:
 
     def kinds(self) -> list[str]:
         """The kinds of size that mean something for the family."""
-        persistent = "sms" in self._header.launch[0].grid[0].names
+        persistent = any("sms" in launch.grid[0].names for launch in self._header.launch)
         return [name for name in RAGGED if name != "waves" or persistent]
 
     def entry(self, dtype: str, layout: str, ragged: str, values: str) -> Entry:
@@ -203,8 +204,8 @@ class _Draw:
             return None
         if entry.ragged == "waves":
             names = source.names(case.problem(entry.layout), gpu)
-            grid = source.header.launch[0].grid[0]
-            if grid(names) == grid({**names, "sms": 1 << 20}):
+            grids = [launch.grid[0] for launch in source.header.launch]
+            if all(grid(names) == grid({**names, "sms": 1 << 20}) for grid in grids):
                 return None  # each block has one tile
         return dataclasses.replace(entry, case=case)
 

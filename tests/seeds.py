@@ -16,6 +16,9 @@ WGMMA = {"TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "PINGPONG": 0,
 WGMMA_SPLIT = {
     "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
 }  # fmt: skip
+WGMMA_STREAMK = {
+    "TILE_M": 64, "TILE_N": 32, "TILE_K": 64, "STAGES": 2, "SHARED": 0, "GROUP": 4,
+}  # fmt: skip
 TRITON = {
     "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT": 1, "PERSISTENT": 0,
     "VECTOR": 8, "EVEN_K": 0, "NUM_WARPS": 4, "NUM_STAGES": 4,

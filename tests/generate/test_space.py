@@ -5,6 +5,7 @@ import math
 import pytest
 
 from l2tune import compile, generate, stages  # noqa: A004
+from l2tune.spec.expr import cdiv
 from l2tune.spec.gpu import A100, H200, Gpu
 from l2tune.spec.header import parse
 from l2tune.spec.key import GemmKey
@@ -74,6 +75,24 @@ def test_a_cuda_kernel_that_serves_everything_is_always_among_them(found, key):
 def test_what_streams_one_operand_is_offered_for_few_rows_or_columns(found, key):
     offered = [source for source in found[key] if source.header.id == "sm80/skinny"]
     assert bool(offered) == (min(key.m, key.n) <= 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "shared"),
+    [
+        ((512, 512, 4096), {0}),  # less than a wave of any tile
+        ((4096, 12288, 8192), {1, 2}),
+        ((1024, 1024, 256), set()),  # too few steps to share
+        ((128 * 12, 256 * 11, 4096), {1, 2}),  # 132 of the largest tiles, more of the others
+    ],
+)
+def test_steps_are_shared_out_where_the_last_wave_of_tiles_is_not_full(shape, shared):
+    key = GemmKey.dense(*shape, gpu=H200)
+    offered = [s for s in generate.candidates(key) if s.header.id == "sm90a/wgmma_streamk"]
+    assert {source.tunables["SHARED"] for source in offered} == shared
+    for source in offered:
+        tile_m, tile_n = source.tunables["TILE_M"], source.tunables["TILE_N"]
+        assert cdiv(key.m, tile_m) * cdiv(key.n, tile_n) % H200.sms
 
 
 def test_a_gpu_that_no_seed_targets_gets_nothing():

@@ -32,6 +32,9 @@ DEFAULTS = {
     "sm90a/wgmma_split": {
         "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
     },
+    "sm90a/wgmma_streamk": {
+        "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "SHARED": 0, "GROUP": 8,
+    },
     "triton/matmul": {
         "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT": 1, "PERSISTENT": 0,
         "VECTOR": 8, "EVEN_K": 0, "NUM_WARPS": 4, "NUM_STAGES": 4,

@@ -67,6 +67,14 @@ WGMMA_SPLIT = [
     {"TILE_N": 256, "SPLIT": 1, "COLS": 2},
     {"TILE_N": 96, "SPLIT": 2, "ROWS": 2, "COLS": 2},
     {"TILE_N": 8, "STAGES": 12, "SPLIT": 1},
+    {"TILE_M": 128, "TILE_N": 128, "SPLIT": 6},
+]
+WGMMA_STREAMK = [
+    {"SHARED": 1},
+    {"TILE_N": 256, "SHARED": 2},
+    {"TILE_M": 256, "STAGES": 3},
+    {"TILE_M": 64, "TILE_N": 96, "STAGES": 6},
+    {"TILE_M": 64, "TILE_N": 32, "SHARED": 1, "GROUP": 1},
 ]
 MMA = [{"SPLIT": 4}, {"SPLIT": 32, "TILE_K": 32}, {"TILE_M": 128, "TILE_N": 128, "STAGES": 3}]
 STREAMK = [
@@ -87,6 +95,7 @@ TRITON = [
 INSTANCES = (
     [("sm90a/wgmma_persistent", changes) for changes in WGMMA]
     + [("sm90a/wgmma_split", changes) for changes in WGMMA_SPLIT]
+    + [("sm90a/wgmma_streamk", changes) for changes in WGMMA_STREAMK]
     + [("sm80/mma_multistage", changes) for changes in MMA]
     + [("sm80/mma_streamk", changes) for changes in STREAMK]
     + [("sm80/skinny", changes) for changes in SKINNY]

@@ -43,7 +43,9 @@ def test_every_family_dtype_layout_and_kind_of_size_is_drawn(drawn: list[Entry])
     wanted = set(itertools.product(
         generate.seed_texts(), covering_set.DTYPES, covering_set.LAYOUTS, kinds
     ))  # fmt: skip
-    persistent = ("sm80/mma_streamk", "sm90a/wgmma_persistent", "triton/matmul")
+    persistent = (
+        "sm80/mma_streamk", "sm90a/wgmma_persistent", "sm90a/wgmma_streamk", "triton/matmul",
+    )  # fmt: skip
     wanted |= set(itertools.product(
         persistent, covering_set.DTYPES, covering_set.LAYOUTS, ["waves"]
     ))  # fmt: skip

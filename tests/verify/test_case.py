@@ -49,7 +49,7 @@ def contract(requires: str, layout: str = "nn") -> KernelSource:
 def seed_source(seed_id: str, layout: str) -> KernelSource:
     rows = 8 if seed_id == "sm80/skinny" else 256
     gpu = A100 if seed_id == "sm80/mma_streamk" else H200  # what it is offered for
-    key = GemmKey.dense(rows, 256, 256, gpu=gpu, layout=layout)
+    key = GemmKey.dense(rows, 256, 1024, gpu=gpu, layout=layout)
     return next(s for s in generate.candidates(key) if s.header.id == seed_id)
 
 

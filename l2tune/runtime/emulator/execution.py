@@ -24,6 +24,7 @@ from l2tune.runtime.emulator.program import (
 )
 from l2tune.runtime.emulator.warp import (
     FULL,
+    GIVES_WAY,
     NOWHERE,
     Lanes,
     NotTogetherError,
@@ -69,13 +70,13 @@ class Execution:
         """Run a warp until all its lanes wait or have exited, or for `quantum` instructions.
 
         Returns:
-            Instructions executed; `warp.waiting` tells why it stopped.
+            Instructions executed; `warp.waiting` tells why it stopped, if it cannot go on.
 
         Raises:
             EmulationStopped: At a finding.
         """
         code, counts = self._code, self.counts
-        warp.waiting = None
+        warp.waiting, warp.sleeps = None, False
         blocked: set[int] = set()
         waits = 0
         for done in range(quantum):
@@ -95,6 +96,10 @@ class Execution:
                 outcome = missing.wait
             if outcome is None:
                 warp.at = at + 1
+            elif outcome is GIVES_WAY:
+                warp.at, warp.waiting, warp.sleeps = at + 1, None, True
+                counts[at] += 1
+                return done + 1 - waits
             elif outcome is not _MOVED:
                 waits += 1
                 if not _set_aside(warp, outcome, blocked):

@@ -17,7 +17,9 @@ from l2tune.runtime.emulator.program import Instruction
 from l2tune.runtime.emulator.warp import Warp
 
 _QUANTUM = 512
-_PATIENCE_ROUNDS = 64
+_PATIENCE_ROUNDS, _NAP_ROUNDS = 64, 16
+"""How long warps may spin before an operation completes; how much a round counts in which all
+wait or sleep."""
 
 
 class Pending(Protocol):
@@ -75,7 +77,7 @@ class Scheduler:
             if stuck:
                 rounds = _PATIENCE_ROUNDS
             live = [warp for warp in live if warp.at >= 0]
-            rounds += 1
+            rounds += _NAP_ROUNDS if all(w.sleeps or w.waiting for w in live) else 1
             if live and rounds > _PATIENCE_ROUNDS:
                 self._deliver(live, stuck=stuck)
                 rounds = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -61,6 +61,10 @@ class Wait:
         self.reason, self.fault = reason, fault
 
 
+GIVES_WAY: Final = Wait("")
+"""Returned by a `Step` that is done, and after which other warps run first."""
+
+
 class NotTogetherError(Exception):
     """Raised within a `Step` that needs lanes which are elsewhere: as if it returned a `Wait`.
 
@@ -104,6 +108,7 @@ class Warp:
         self.at, self.limit = block.kernel.start, NOWHERE
         self.group = FULL if lanes == WARP_LANES else self.alive
         self.waiting: Wait | None = None  # why it stands still
+        self.sleeps = False  # gave way to other warps when it last ran
         self.specials: dict[str, Lanes] = {}  # special registers that never change
         self.in_flight: dict[int, str] = {}
         self.instruction: Instruction | None = None  # the one being executed

@@ -1,12 +1,14 @@
 """Seeds as compiled, run from their contracts, give the exact product."""
 
+import re
+
 import numpy as np
 import pytest
 from emulated_seeds import compiled, is_right, run
 from samples import CONTRACT, cuda_file
-from seeds import MMA, TRITON, WGMMA, WGMMA_SPLIT
+from seeds import MMA, TRITON, WGMMA, WGMMA_SPLIT, WGMMA_STREAMK
 
-from l2tune import compile  # noqa: A004
+from l2tune import compile, generate  # noqa: A004
 from l2tune.runtime.emulator.findings import EmulationStopped, Fault
 from l2tune.runtime.emulator.launch import emulate
 from l2tune.spec.gpu import H200
@@ -71,7 +73,8 @@ def test_wgmma_is_right_whatever_the_order_of_the_warps(order, cache):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    "values", [{"SPLIT": 4}, {"ROWS": 2, "COLS": 2}, {"SPLIT": 2, "ROWS": 2}, {"TILE_N": 16}]
+    "values",
+    [{"SPLIT": 4}, {"SPLIT": 3}, {"ROWS": 2, "COLS": 2}, {"SPLIT": 2, "ROWS": 2}, {"TILE_N": 16}],
 )
 def test_clusters_that_share_out_k_and_operands_are_right(values, layout, cache):
     picks = {**WGMMA_SPLIT, "SPLIT": 1, "STAGES": 2, **values}
@@ -86,6 +89,28 @@ def test_tiles_divided_among_blocks_are_joined_again(layout, cache):
     built = compiled("sm80/mma_streamk", picks, cache, layout=layout)
     for sms in (5, 40):  # shares of a tile and more, and of parts of one
         assert is_right(run(built, m=40, n=72, k=136, align=16, batch=2, sms=sms))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("values", "sms"), [({}, 5), ({"SHARED": 1}, 4), ({"SHARED": 2, "TILE_M": 128}, 3)]
+)
+def test_wgmma_tiles_that_blocks_share_are_joined_again(values, sms, layout, cache):
+    built = compiled("sm90a/wgmma_streamk", {**WGMMA_STREAMK, **values}, cache, layout=layout)
+    assert is_right(run(built, m=136, n=40, k=264, align=16, batch=2, sms=sms))
+
+
+@pytest.mark.parametrize("patience", [0, 100_000])
+def test_a_tile_of_many_parts_is_right_whoever_finishes_it(patience, cache, monkeypatch):
+    text = generate.seed_text("sm90a/wgmma_streamk")
+    changed = re.sub(r"(?<=kPatience = )\d+", str(patience), text)
+    monkeypatch.setattr(generate, "seed_text", lambda _: changed)
+    built = compiled("sm90a/wgmma_streamk", WGMMA_STREAMK, cache, dtype="bfloat16")
+    for order in (None, 1):
+        result = run(built, m=72, n=40, k=576, align=16, sms=20, warp_order=order)
+        assert is_right(result)
+        gave_up = result.emulated.statistics[1].mix.get("atom.acq_rel.gpu.global.or.b32", 0)
+        assert bool(gave_up) == (patience == 0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -182,6 +182,17 @@ def test_a_warp_may_look_long_at_what_another_changes_late(look, last):
     assert flag[0] == 1
 
 
+def test_a_warp_that_sleeps_between_looks_gives_way():
+    flag = np.full(1, 5, np.uint32)
+    body = "setp.eq.u32 %p0, %r0, 32; @%p0 bra other; setp.ne.u32 %p0, %r0, 0; @%p0 bra join;"
+    body += "again: nanosleep.u32 20;" + SPINS[0] + "setp.eq.u32 %p1, %r1, 5; @%p1 bra again;"
+    body += "bra join; other: mov.u32 %r2, 0; count: add.u32 %r2, %r2, 1;"
+    body += "setp.lt.u32 %p2, %r2, 600; @%p2 bra count; st.volatile.global.u32 [%a0], 1;"
+    steps = execute(body + "join: bar.sync 0;", flag, block=(64, 1, 1)).statistics.steps
+    assert flag[0] == 1
+    assert 3 * 600 < steps < 3 * 600 + 200  # of which the counting alone is the most
+
+
 def test_a_loop_that_watches_the_clock_is_not_called_endless():
     body = "mov.u32 %r1, %clock; again: mov.u32 %r2, %clock; sub.u32 %r3, %r2, %r1;"
     execute(body + "setp.lt.u32 %p0, %r3, 20000; mov.u32 %r2, 0; mov.u32 %r3, 0; @%p0 bra again;")

@@ -16,7 +16,7 @@ from l2tune.runtime.emulator.operands import Reader, reader, writer
 from l2tune.runtime.emulator.ops.mbarrier_state import publish
 from l2tune.runtime.emulator.program import WARP_LANES, Instruction, Kernel, Operand
 from l2tune.runtime.emulator.races import Stamp
-from l2tune.runtime.emulator.warp import Lanes, Step, Wait, Warp
+from l2tune.runtime.emulator.warp import GIVES_WAY, Lanes, Step, Wait, Warp
 
 _BARRIERS = 16
 """Of a block; 0 is `__syncthreads`."""
@@ -255,5 +255,5 @@ BUILDERS = {
     "barrier": _build_barrier,
     "membar": lambda instruction, kernel: lambda warp, mask: None,
     "fence": _fence,
-    "nanosleep": lambda instruction, kernel: lambda warp, mask: None,
+    "nanosleep": lambda instruction, kernel: lambda warp, mask: GIVES_WAY,
 }
