@@ -203,8 +203,8 @@ class _Fleet:
             if (chosen := searches.chosen(key, self._tools)) is not None
         }
         self._watch.begin("confirming", len(wanted))
-        for bench in self._benches.timing:
-            bench.worker.renew()
+        for bench in (*self._benches.timing, *self._benches.proving):
+            bench.worker.renew()  # and what provers held of the GPU's memory is free
 
         def settle(bench: Bench, key: GemmKey) -> None:
             record = pipeline.settle(wanted[key], bench=bench, gap_us=gap_us)
