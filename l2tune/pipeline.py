@@ -8,6 +8,7 @@ another machine. This is the only place that wires the stages of `l2tune.stages`
 """
 
 import datetime
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -160,7 +161,8 @@ def search(
         )
         for one, us in timed
     )  # fmt: skip
-    bench.searches.put_ranked(Ranked(key=key, torch_us=torch_us, found=found, tools=tools()))
+    known_us = torch_us if math.isfinite(torch_us) else None
+    bench.searches.put_ranked(Ranked(key=key, torch_us=known_us, found=found, tools=tools()))
     return [candidate for candidate, _ in timed]
 
 

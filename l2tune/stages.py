@@ -29,6 +29,8 @@ Progress = Callable[[str], None]
 """Takes a line when something begins: the key, what it is, and on what, with colons between."""
 
 _MAX_EMULATORS = 4
+_RANKING_S = 10.0
+"""Enough for some sixty candidates that take 16 ms each; most keys need a fiftieth of it."""
 
 
 def silent(_: str) -> None:
@@ -190,7 +192,7 @@ def rank(
     """
     progress(f"{key.label}: rough timing: {len(compiled)} kernels")
     rough = measure.quick_rank(
-        bench.worker, key, compiled, cache_dir=bench.cache_dir, budget_s=bench.budget_s
+        bench.worker, key, compiled, cache_dir=bench.cache_dir, budget_s=_RANKING_S
     )
     timed = [pair for pair in zip(compiled, rough.times_us, strict=True) if math.isfinite(pair[1])]
     return sorted(timed, key=lambda pair: pair[1]), rough.torch_us

@@ -11,8 +11,9 @@ from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.outcome import Compiled
 from l2tune.stages import Bench
 
-_PROVERS_PER_GPU = 16
-"""At most, and one a core: its two processes, which launch and emulate, take turns."""
+_PROVERS_PER_GPU = 8
+"""At most, and one a core: its two processes, which launch and emulate, take turns. Processes take
+turns on the GPU too, so more would only take more of its memory."""
 
 
 @dataclasses.dataclass

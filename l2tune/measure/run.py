@@ -108,13 +108,10 @@ def measure_here(request: Request) -> list[Timing | Refuted] | Died:
     """
     run = _Run(request)
     try:
-        outcomes = run.outcomes()
+        return run.outcomes()
     except KernelDied as died:
         worker.retire_after_this_call(died)
         return Died(run.rounds.running if run.rounds else "library", str(died), died.hung)
-    del run  # its operands, so that their memory can go back to the GPU
-    torch.cuda.empty_cache()
-    return outcomes
 
 
 class _Run:

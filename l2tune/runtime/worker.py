@@ -5,6 +5,7 @@ its exception back. A kernel that faults or hangs ruins this process's CUDA cont
 answers, exits, and the parent goes on with a spare that already has a live context.
 """
 
+import contextlib
 import importlib
 import os
 import socket
@@ -213,6 +214,16 @@ def _serve(handle: int, device: int) -> None:
             _pipe.send(("error", traceback.format_exc()))
         if _dying_of:
             os._exit(0)  # a hung kernel would block an ordered exit
+        if device != NO_GPU:
+            _free_memory()
+
+
+def _free_memory() -> None:
+    """Give back what the call has left in torch's cache: other workers share the GPU."""
+    import torch
+
+    with contextlib.suppress(torch.AcceleratorError):  # a broken context; the next call will tell
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

@@ -41,13 +41,13 @@ class Ranked(Frozen):
 
     Attributes:
         key: The product.
-        torch_us: Rough time of `torch.matmul`.
+        torch_us: Rough time of `torch.matmul`; None where its turn did not come.
         found: The kernels, the fastest first.
         tools: What they were timed with.
     """
 
     key: GemmKey
-    torch_us: float
+    torch_us: float | None
     found: tuple[Measured, ...]
     tools: Tools
 
