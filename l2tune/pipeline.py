@@ -45,6 +45,8 @@ from l2tune.stages import (
     source_for,
 )
 from l2tune.store import Chosen, Measured, Ranked
+from l2tune.store.pack import shipped_folder
+from l2tune.store.rough import read_rough
 
 __all__ = [
     "Bench", "Failure", "Progress", "choose", "estimate", "evaluate", "fitted", "prepare",
@@ -93,11 +95,20 @@ def tune(
 
 
 def fitted(gpu: Gpu, *, bench: Bench) -> generate.Fitted:
-    """The model of instances' times, fitted to all that was timed on this GPU model so far."""
-    return generate.Fitted(
+    """The model of instances' times, fitted to what was timed on this GPU model.
+
+    That is what the searches of the cache timed, and what the pack that ships for it did.
+    """
+    here = (
         (one.seed, one.values, ranked.key, one.us)
         for ranked in bench.searches.all_ranked(gpu)
         for one in ranked.found
+    )
+    found = [*read_rough(shipped_folder() / gpu.slug, gpu), *here]
+    return generate.Fitted(
+        (seed_id, values, key, us)
+        for seed_id, measured, key, us in found
+        if (values := generate.completed(seed_id, measured)) is not None
     )
 
 

@@ -25,9 +25,10 @@ from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Admitted, Compiled, CompileFailed
 from l2tune.spec.record import Record
 from l2tune.stages import compile_for
-from l2tune.store import Artifacts, Pack, Pending, Registry, judge
+from l2tune.store import Artifacts, Pack, Pending, Registry, Searches, judge
 from l2tune.store.files import private_directory
 from l2tune.store.pack import find, write
+from l2tune.store.rough import read_rough, write_rough
 
 _RECHECK_BUDGET_S = 3.0
 _Compilations = dict[GemmKey, Compiled | Failure]
@@ -65,6 +66,7 @@ def build(
          if r.key.gpu == chosen and r.verified.compiled.source.digest not in quarantined],
         {name: compile.flatten(text, headers) for name, text in generate.seed_texts().items()},
     )  # fmt: skip
+    write_rough(folder, Searches(settings.current().cache_dir).all_ranked(chosen))
     _report(pack, as_json=as_json)
 
 
@@ -78,6 +80,7 @@ def check(
 ) -> None:
     """Check that a pack is whole: its form, each kernel's hash, contract and key, unused files."""
     pack = Pack.read(find(name))
+    read_rough(pack.folder, pack.gpu)
     sources, wrong = _sources(pack)
     wrong += [f"{path}: no record names it" for path in pack.unused()]
     facts: dict[str, Any] = {}

@@ -2,7 +2,8 @@
 
 The correction is the weighted mean of log(measured / guessed) over instances of the same seed, the
 weights falling with the distance in octaves of sizes and tunables (kernel regression: Nadaraya
-1964, Watson 1964). Far from all measurements it is the seed's mean, and without any it is nothing.
+1964, Watson 1964): a wide one, and where there is something near a narrow one that is drawn to it.
+Far from all measurements it is the seed's mean, and without any it is nothing.
 """
 
 import math
@@ -16,7 +17,10 @@ from l2tune.spec.key import GemmKey
 
 _REACH_OCTAVES = 2.5
 """Products farther away than this, in any direction, say nothing."""
-_PRIOR_WEIGHT = 0.05
+_WIDE, _NARROW = (1.0, 0.6), (0.5, 0.2)
+"""Standard deviations of the weights, in octaves of sizes and of tunables."""
+_WIDE_PRIOR, _NARROW_PRIOR = 0.05, 0.01
+"""The weight of what a mean is drawn to, beside a measurement of the very thing."""
 _LARGEST_RESIDUAL = 1.5
 _Array = npt.NDArray[np.float64]
 
@@ -53,10 +57,11 @@ class Fitted:
         tunables = np.array([_octaves(values) for values in instances])
         to_key = (apart[near] ** 2).sum(axis=1)
         to_values = ((tunables[:, None, :] - self._tunables[seed_id][near][None]) ** 2).sum(axis=2)
-        weights: _Array = np.exp(-0.5 * (to_key[None] + to_values))
-        prior = float(self._residuals[seed_id].mean())
-        total = weights.sum(axis=1) + _PRIOR_WEIGHT
-        corrections = (weights @ residuals + _PRIOR_WEIGHT * prior) / total
+        corrections: _Array = np.full(len(instances), self._residuals[seed_id].mean())
+        for (of_key, of_values), prior in ((_WIDE, _WIDE_PRIOR), (_NARROW, _NARROW_PRIOR)):
+            weights = np.exp(-0.5 * (to_key[None] / of_key**2 + to_values / of_values**2))
+            total = weights.sum(axis=1) + prior
+            corrections = (weights @ residuals + prior * corrections) / total
         return [float(guess) for guess in guesses * np.exp(corrections)]
 
 

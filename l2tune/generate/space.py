@@ -128,6 +128,18 @@ def source_of(seed_id: str, values: Mapping[str, int], key: GemmKey) -> KernelSo
     return source if source is not None and source.serves(key) else None
 
 
+def completed(seed_id: str, values: Mapping[str, int]) -> _Values | None:
+    """Tunables of an instance as the seed has them now; None for a seed that is no more.
+
+    What has become a tunable since has the first of its values, which is what it was before.
+    """
+    if seed_id not in _seeds():
+        return None
+    tune = _seeds()[seed_id][1].tune
+    first = {name: v[0] if isinstance(v, tuple) else v for name, v in tune.items()}
+    return {name: values.get(name, value) for name, value in first.items()}
+
+
 @functools.lru_cache(maxsize=8192)
 def _instance(
     seed_id: str, values: tuple[tuple[str, int], ...], arch: Arch, dtype: Dtype, layout: Layout

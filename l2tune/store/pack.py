@@ -5,6 +5,7 @@
 | `pack.toml` | the form's version, and the GPU |
 | `records.jsonl` | one line a key, sorted: its kernel's id, verdict, times, checks for the key |
 | `kernels.jsonl` | one line a kernel, sorted by id: file, tunables, cubins, checks, origin, tools |
+| `rough.jsonl` | rough times of a search, see `l2tune.store.rough`; may be missing |
 | `kernels/NAME` | a kernel file, its tunables open, once for all its instances; named by its hash |
 
 No machine code is in it. Reading runs nothing, and takes a pack for a stranger's text: what is not,

@@ -28,7 +28,8 @@ def main(root: Path, target: Path) -> None:
                 archive.add(root / name, arcname=name)
         for digest in sorted(texts):
             path = root / "artifacts" / digest[:2] / digest
-            archive.add(path, arcname=str(path.relative_to(root)))
+            if path.exists():  # of a search that another machine began, it may be missing
+                archive.add(path, arcname=str(path.relative_to(root)))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ TILE_M = [64, 128]
 TILE_N = [8, 16, 32, 64, 96, 128, 192, 256]
 TILE_K = [64]
 STAGES = [2, 3, 4, 5, 6, 7, 8, 10, 12]
-SPLIT  = [1, 2, 4, 8]
+SPLIT  = [1, 2, 3, 4, 5, 6, 7, 8]
 ROWS   = [1, 2]
 COLS   = [1, 2]
-where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N % (8 * SPLIT) == 0", "TILE_N % (8 * ROWS) == 0",
+where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N >= 8 * SPLIT", "TILE_N % (8 * ROWS) == 0",
           "STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 <= smem_limit",
           "SPLIT == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)"]
 [tma.a]
@@ -658,10 +658,11 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
   if (SPLIT > 1) {
     l2::cluster_arrive(), l2::cluster_wait();  // every block's sums are there
     if (warp < kReaders / 32) {
-      constexpr int kShare = kEights / SPLIT;
+      constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;
 #pragma unroll
       for (int i = 0; i < kShare; ++i) {
-        const int eight = place.part * kShare + i;
+        const int eight = kEights * place.part / SPLIT + i;
+        if (kEights % SPLIT && eight == kEights * (place.part + 1) / SPLIT) break;
         const u32 mine = base + (eight * kReaders + threadIdx.x) * 16;
         float4 part[SPLIT];
 #pragma unroll
