@@ -45,6 +45,8 @@ _MOST_PRODUCTS = {
     "sm90a/wgmma_streamk": 1 << 24,
 }
 _MOST_PRODUCTS_ELSE = 1 << 23
+LEFT_OUT = ("sm90a/wgmma_half",)
+"""Written after the committed table, whose rows are kept as they are until it is made anew."""
 _PLAIN_TILE = {"sm80/naive": 16, "sm80/tiled": 32}
 _DRAWS, _TRIES = 32, 100
 
@@ -103,6 +105,8 @@ def covering_set(seed: int = SEED) -> list[Entry]:
     """Draw the set; the same seed gives the same set."""
     entries: list[Entry] = []
     for family, text in sorted(generate.seed_texts().items()):
+        if family in LEFT_OUT:
+            continue
         rng = random.Random(f"{seed} {family}")  # so a new family leaves the others as they are
         draw = _Draw(family, text, rng)
         for dtype in DTYPES:

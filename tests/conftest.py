@@ -105,6 +105,18 @@ def native_path(native_cache: Path) -> tuple[Any, Callable[..., Any]]:
     return library, function
 
 
+@pytest.fixture
+def allow_half_sums() -> Iterator[Callable[[bool], None]]:
+    """Sets torch's flag that allows sums in float16, which is off again afterwards."""
+    import torch
+
+    def allow(allowed: bool) -> None:
+        torch.backends.cuda.matmul.allow_fp16_accumulation = allowed
+
+    yield allow
+    allow(False)
+
+
 @pytest.fixture(params=["python", "native"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """`l2tune.matmul` is the function of that path while the test runs."""

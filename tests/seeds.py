@@ -12,13 +12,17 @@ from l2tune.spec.record import Record
 MMA = {
     "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "WARPS_M": 2, "WARPS_N": 2, "STAGES": 4, "GROUP": 8,
 }  # fmt: skip
-WGMMA = {"TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "PINGPONG": 0, "GROUP": 8}
+WGMMA = {
+    "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "CONSUMERS": 2, "PINGPONG": 0,
+    "GROUP": 8,
+}  # fmt: skip
 WGMMA_SPLIT = {
     "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
 }  # fmt: skip
 WGMMA_STREAMK = {
     "TILE_M": 64, "TILE_N": 32, "TILE_K": 64, "STAGES": 2, "SHARED": 0, "GROUP": 4,
 }  # fmt: skip
+WGMMA_HALF = {"TILE_M": 128, "TILE_N": 64, "TILE_K": 64, "STAGES": 3, "CLUSTER": 1, "GROUP": 8}
 TRITON = {
     "BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8, "SPLIT": 1, "PERSISTENT": 0,
     "VECTOR": 8, "EVEN_K": 0, "NUM_WARPS": 4, "NUM_STAGES": 4,

@@ -23,8 +23,8 @@ dtype    = ["f16", "bf16"]
 layout   = ["nn", "nt", "tn", "tt"]
 requires = ["align >= 16", "n % {{multiple}} == 0"]
 """
-OTHERS = "STAGES = 4\nCLUSTER = 1\nPINGPONG = 0\nGROUP = 8\n"
-SIZES = (256, 1024, 4096)
+OTHERS = "STAGES = 4\nCLUSTER = 1\nCONSUMERS = 2\nPINGPONG = 0\nGROUP = 8\n"
+SIZES = (128, 256, 1024, 4096)
 Rule = Callable[[GemmKey], float]
 
 
@@ -66,7 +66,7 @@ def records(
     *, off: Rule = lambda _: 1.5, torch_off: Rule = lambda _: 2.0,
     tiles: tuple[int, ...] = (64, 256), multiple: int = 8, tools: Tools = TOOLS,
 ) -> list[Record]:  # fmt: skip
-    """One for each of 27 products: the best of the instances.
+    """One for each of 64 products: the best of the instances.
 
     Args:
         off: What a kernel takes, over what the cost model says.

@@ -1,6 +1,6 @@
 /*---l2tune
 id       = "sm90a/wgmma_persistent"
-summary  = "TMA producer, two wgmma warpgroups, persistent over tiles in groups that fit the L2."
+summary  = "TMA producer, two or three wgmma warpgroups, persistent over tiles in L2-sized groups."
 arch     = ["sm_90a"]
 dtype    = ["f16", "bf16"]
 acc      = "f32"
@@ -9,17 +9,22 @@ requires = ["align >= 16", "k >= 1", "max(m, n, k) <= 2147000000",
             "cdiv(m, 64) * cdiv(n, 8) * batch <= 2147000000"]
 origin   = { kind = "seed", source = "written for l2tune" }
 [tune]
-TILE_M   = [64, 128, 256]
-TILE_N   = [8, 16, 32, 64, 128, 192, 256]
-TILE_K   = [64]
-STAGES   = [2, 3, 4, 5, 6, 7, 8]
-CLUSTER  = [1, 2]
-PINGPONG = [0, 1]
-GROUP    = [1, 2, 4, 8, 16]
-where    = ["PINGPONG == 1 or TILE_M >= 128",
-            "TILE_M * TILE_N <= (24576 if PINGPONG == 1 else 49152)",
-            "CLUSTER == 1 or TILE_N >= 16",
-            "STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 34816 <= smem_limit"]
+TILE_M    = [64, 128, 192, 256]
+TILE_N    = [8, 16, 32, 64, 128, 192, 256]
+TILE_K    = [64]
+STAGES    = [2, 3, 4, 5, 6, 7, 8]
+CLUSTER   = [1, 2]
+CONSUMERS = [2, 3]
+PINGPONG  = [0, 1]
+GROUP     = [1, 2, 4, 8, 16]
+where     = [
+  "PINGPONG == 1 or TILE_M >= 128",
+  "PINGPONG == 0 or CONSUMERS == 2",
+  "(TILE_M == 192) == (CONSUMERS == 3)",
+  "TILE_M * TILE_N <= (24576 if PINGPONG == 1 else 49152)",
+  "CLUSTER == 1 or TILE_N >= 16",
+  "STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 16384 * CONSUMERS + 2048 <= smem_limit",
+]
 [tma.a]
 box          = ["64", "TILE_K if a_t else TILE_M"]
 swizzle      = 128
@@ -35,21 +40,23 @@ swizzle      = 128
 kernel  = "gemm"
 grid    = ["CLUSTER * min(sms // CLUSTER, cdiv(m, TILE_M * CLUSTER) * cdiv(n, TILE_N) * batch)",
            1, 1]
-block   = [384, 1, 1]
+block   = ["128 * (1 + CONSUMERS)", 1, 1]
 cluster = ["CLUSTER", 1, 1]
-smem    = "STAGES * 128 * (TILE_M + (TILE_N if b_t else cdiv(TILE_N, 64) * 64)) + 34816"
+smem    = """STAGES * 128 * (TILE_M + (TILE_N if b_t else cdiv(TILE_N, 64) * 64)) \
+             + 16384 * CONSUMERS + 2048"""
 args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "batch", "ldc", "stride_c",
            "a_batched", "b_batched"]
 ---*/
-// One thread copies, two warpgroups multiply, and the blocks stay while tiles last.
+// One thread copies, two or three warpgroups multiply, and the blocks stay while tiles last.
 //   A [batch, M, K]   B [batch, K, N]   C [batch, M, N], any layout, 16-byte aligned
 //
 // - Warpgroup 0 gives its registers away; one thread of it keeps a ring of STAGES slots filled with
 //   64-deep pieces of A and B. A slot has two mbarriers: `full` (the bytes are there) and `empty`
 //   (every warp that reads it is done).
-// - Warpgroups 1 and 2 multiply. With PINGPONG 0 they halve each tile's rows between them, so that
-//   it may be 128x256. With PINGPONG 1 each has every other tile for itself, and they take turns
-//   at the tensor cores: one writes its tile out while the other multiplies.
+// - The other CONSUMERS warpgroups multiply. With PINGPONG 0 they share out each tile's rows, so
+//   that it may be 128x256, or 192x256 for three. With PINGPONG 1 each of two has every other tile
+//   for itself, and they take turns at the tensor cores: one writes its tile out while the other
+//   multiplies.
 // - A cluster of 2 takes two tiles, one above the other. Both need the same B: each block fetches
 //   half of it into both. So a slot is empty only when the readers in both blocks say so.
 // - Tiles are numbered so that the blocks at work at one time share rows of A and columns of B.
@@ -66,20 +73,23 @@ using l2::u32;
 
 constexpr int kSlab = 64;                               // elements in a 128-byte swizzled row
 constexpr int kColsB = L2_B_T ? TILE_N : (TILE_N + kSlab - 1) / kSlab * kSlab;  // fetched of B
-constexpr int kRows = PINGPONG ? TILE_M : TILE_M / 2;   // rows of a tile that one warpgroup owns
-constexpr int kBlocks = kRows / 64;                     // wgmma takes 64 rows
-constexpr int kReaders = (PINGPONG ? 4 : 8) * CLUSTER;  // warps that must release a slot
+constexpr int kRows = PINGPONG ? TILE_M : TILE_M / CONSUMERS;  // of a tile, a warpgroup's own
+constexpr int kBlocks = kRows / 64;                            // wgmma takes 64 rows
+constexpr int kReaders = (PINGPONG ? 4 : 4 * CONSUMERS) * CLUSTER;  // warps that release a slot
 constexpr u32 kBytesA = TILE_M * TILE_K * 2, kBytesB = kColsB * TILE_K * 2;
 constexpr u32 kSlabBytes = TILE_K * kSlab * 2;          // 64 columns (or rows), all of a slot's k
 constexpr int kStoreRows = 16;                          // of a 64-row block, what one warp owns
 constexpr int kStoreBuffers = 2;                        // per warp: one is filled, one drains
 constexpr u32 kBufferBytes = kStoreRows * kSlab * 2, kStoreBytes = kStoreBuffers * kBufferBytes;
 static_assert(TILE_K == kSlab && kRows % 64 == 0 && TILE_N % 8 == 0, "wgmma and swizzle");
+static_assert(!PINGPONG || CONSUMERS == 2, "two take turns");
 
 // Shared memory, from a 1024-byte boundary on, since the swizzle counts rows from one:
-//   a[STAGES][kBytesA]  b[STAGES][kBytesB]  c[8 warps][kStoreBytes]  full[STAGES]  empty[STAGES]
+//   a[STAGES][kBytesA]  b[STAGES][kBytesB]  c[multiplying warps][kStoreBytes]
+//   full[STAGES]  empty[STAGES]
 constexpr u32 kOffsetB = STAGES * kBytesA, kOffsetC = kOffsetB + STAGES * kBytesB;
-constexpr u32 kOffsetFull = kOffsetC + 8 * kStoreBytes, kOffsetEmpty = kOffsetFull + STAGES * 8;
+constexpr u32 kOffsetFull = kOffsetC + CONSUMERS * 4 * kStoreBytes;
+constexpr u32 kOffsetEmpty = kOffsetFull + STAGES * 8;
 
 // A place in the ring, and how often (odd or even) the ring has been gone round.
 struct Slot {
@@ -134,9 +144,12 @@ __device__ __forceinline__ void load(u32 a, u32 b, u32 full, const l2::tensor_ma
   }
 }
 
-// Adds one slot's product, 64 of k in steps of 16; `a` is where this warpgroup's rows start.
-__device__ __forceinline__ void multiply(float (&acc)[kBlocks][TILE_N / 2], u32 a, u32 b,
+// Adds one slot's product, 64 of k in steps of 16; `a` is where this warpgroup's rows start. The
+// sums are in pieces of 64 rows and 2 * kFloats columns, row by row.
+template <int kPieces, int kFloats>
+__device__ __forceinline__ void multiply(float (&acc)[kPieces][kFloats], u32 a, u32 b,
                                          bool first) {
+  constexpr int kAcross = kPieces / kBlocks;
   constexpr u32 kStepA = (L2_A_T ? 16 * 128 : 32) / 16, kStepB = (L2_B_T ? 32 : 16 * 128) / 16;
   const auto operand_a = L2_A_T ? l2::wgmma_mn_major(a, kSlabBytes) : l2::wgmma_k_major(a);
   const auto operand_b = L2_B_T ? l2::wgmma_k_major(b) : l2::wgmma_mn_major(b, kSlabBytes);
@@ -144,10 +157,11 @@ __device__ __forceinline__ void multiply(float (&acc)[kBlocks][TILE_N / 2], u32 
 #pragma unroll
   for (int step = 0; step < TILE_K / 16; ++step) {
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
-      // 64 rows of A are 8 KB in either order.
-      l2::wgmma<L2_A_T, !L2_B_T>(acc[i], operand_a + step * kStepA + i * (64 * 128 / 16),
-                                 operand_b + step * kStepB, step > 0 || !first);
+    for (int i = 0; i < kPieces; ++i) {
+      // 64 rows of A are 8 KB in either order, and so are 64 columns of B.
+      const auto piece_a = operand_a + step * kStepA + i / kAcross * (64 * 128 / 16);
+      const auto piece_b = operand_b + step * kStepB + i % kAcross * (2 * kFloats * 128 / 16);
+      l2::wgmma<L2_A_T, !L2_B_T>(acc[i], piece_a, piece_b, step > 0 || !first);
     }
   }
   l2::wgmma_commit();
@@ -164,11 +178,12 @@ __device__ __forceinline__ void release(u32 empty, int lane) {
 
 // Writes one warp's 16 rows through its two buffers, 64 columns at a time, without other warps.
 // Returns before the last copies have read them: they go on under the next tile's main loop.
-__device__ __forceinline__ void store_by_copy(const float (&acc)[TILE_N / 2], u32 buffers,
-                                              u32& turn, const l2::tensor_map& map_c, int row,
-                                              int col, int batch, int n, int lane) {
+template <int kFloats>
+__device__ __forceinline__ void store_by_copy(const float (&acc)[kFloats], u32 buffers, u32& turn,
+                                              const l2::tensor_map& map_c, int row, int col,
+                                              int batch, int n, int lane) {
 #pragma unroll
-  for (int slab = 0; slab < TILE_N / kSlab; ++slab) {
+  for (int slab = 0; slab < 2 * kFloats / kSlab; ++slab) {
     if (col + slab * kSlab >= n) break;
     const u32 buffer = buffers + turn * kBufferBytes;
     if (lane == 0) l2::tma_store_wait_read<kStoreBuffers - 1>();  // its last copy has read it
@@ -193,10 +208,11 @@ __device__ __forceinline__ void store_by_copy(const float (&acc)[TILE_N / 2], u3
 
 // The same from registers, for tiles with less than 128 bytes in a row, and for n that does not end on
 // 16 bytes: there a bulk store writes up to the next 16, as seen on an H200.
-__device__ __forceinline__ void store_directly(const float (&acc)[TILE_N / 2], l2::elem* c, int row,
+template <int kFloats>
+__device__ __forceinline__ void store_directly(const float (&acc)[kFloats], l2::elem* c, int row,
                                                int col, int m, int n, int ldc, int lane) {
 #pragma unroll
-  for (int i = 0; i < TILE_N / 4; ++i) {
+  for (int i = 0; i < kFloats / 2; ++i) {
     const int r = row + lane / 4 + i % 2 * 8, x = col + i / 2 * 8 + lane % 4 * 2;
     l2::elem* out = c + static_cast<long long>(r) * ldc + x;  // 4-byte aligned: ldc and x are even
     if (r < m && x + 1 < n) *reinterpret_cast<u32*>(out) = l2::pack2(acc[2 * i], acc[2 * i + 1]);
@@ -204,7 +220,7 @@ __device__ __forceinline__ void store_directly(const float (&acc)[TILE_N / 2], l
   }
 }
 
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
 gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::tensor_map map_b,
      const __grid_constant__ l2::tensor_map map_c, l2::elem* __restrict__ c, int m, int n, int k,
      int batch, int ldc, long long stride_c, int a_batched, int b_batched) {
@@ -237,8 +253,9 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
   if (CLUSTER > 1) l2::cluster_arrive(), l2::cluster_wait();  // so are the other block's barriers
   l2::grid_dependency_wait();
 
+  // Of 65,536 registers each thread starts with an equal share: 168, or 128 where three multiply.
   if (group == 0) {
-    l2::setmaxnreg_decrease<40>();
+    l2::setmaxnreg_decrease<CONSUMERS == 2 ? 40 : 32>();
     if (warp == 0 && lane == 0) {
       Slot slot;
       for (int index = first; index < tiles; index += stride) {
@@ -255,12 +272,15 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
       l2::launch_dependents();
     }
   } else {
-    l2::setmaxnreg_increase<232>();
+    l2::setmaxnreg_increase<CONSUMERS == 2 ? 232 : 160>();
     const int consumer = group - 1;
     const u32 buffers = base + kOffsetC + (consumer * 4 + warp) * kStoreBytes;
-    const u32 row_bytes = PINGPONG ? 0 : consumer * kRows * 128;  // this warpgroup's half of A
+    const u32 row_bytes = PINGPONG ? 0 : consumer * kRows * 128;  // this warpgroup's part of A
     u32 turn = 0;
-    float acc[kBlocks][TILE_N / 2];
+    // ptxas lets no wgmma have more registers than a thread starts with: 64x256 are two of them.
+    constexpr int kAcross = CONSUMERS > 2 && TILE_N > 192 ? 2 : 1, kPieces = kBlocks * kAcross;
+    constexpr int kCols = TILE_N / kAcross;
+    float acc[kPieces][kCols / 2];
 
     Slot slot;
     if (PINGPONG && consumer == 1) slot.skip(steps_k);  // the first tile is the other's
@@ -282,19 +302,20 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
       if (PINGPONG && index + stride < tiles) l2::named_barrier_arrive(2 - consumer, 256);
       l2::wgmma_wait<0>();
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i)
-        for (int j = 0; j < TILE_N / 2; ++j) l2::wgmma_pin(acc[i][j]);
+      for (int i = 0; i < kPieces; ++i)
+        for (int j = 0; j < kCols / 2; ++j) l2::wgmma_pin(acc[i][j]);
       release(empty + previous * 8, lane);
       if (PINGPONG) slot.skip(steps_k);  // the other's tile
 
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i) {
-        const int row = tile.row + (PINGPONG ? 0 : consumer * kRows) + i * 64 + warp * kStoreRows;
+      for (int i = 0; i < kPieces; ++i) {
+        const int below = (PINGPONG ? 0 : consumer * kRows) + i / kAcross * 64 + warp * kStoreRows;
+        const int row = tile.row + below, col = tile.col + i % kAcross * kCols;
         if (row >= m) break;
         if (TILE_N >= kSlab && n % 8 == 0)
-          store_by_copy(acc[i], buffers, turn, map_c, row, tile.col, tile.batch, n, lane);
+          store_by_copy(acc[i], buffers, turn, map_c, row, col, tile.batch, n, lane);
         else
-          store_directly(acc[i], c + tile.batch * stride_c, row, tile.col, m, n, ldc, lane);
+          store_directly(acc[i], c + tile.batch * stride_c, row, col, m, n, ldc, lane);
       }
     }
     // Shared memory must outlive the copies that read it.

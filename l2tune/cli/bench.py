@@ -56,6 +56,7 @@ def bench(
     batch: options.Batch = 1,
     layout: options.Layout = "nn",
     dtype: options.Dtype = "float16",
+    acc: options.Acc = "float32",
     shapes: options.Shapes = None,
     budget_s: Annotated[float, typer.Option(help="Seconds of timing for each key.")] = 12.0,
     results_file: Annotated[
@@ -92,8 +93,9 @@ def bench(
     wanted: list[GemmKey] | None = None
     if shape is not None or shapes is not None:
         wanted = options.asked_keys(
-            gpu, shape=shape, shapes=shapes, grid=None, batch=batch, layout=layout, dtype=dtype
-        )
+            gpu, shape=shape, shapes=shapes, grid=None, batch=batch, layout=layout, dtype=dtype,
+            acc=acc,
+        )  # fmt: skip
     with Bench.open(device=device, seed=seed, budget_s=budget_s) as opened:
         found, refuted = _time_all(_chosen(opened, gpu, wanted), opened, asked, results_file)
     records = [one.record for one in found]

@@ -24,11 +24,16 @@ Shape = Annotated[
 ]
 Shapes = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="CSV with columns m,n,k and optionally batch,layout,dtype."),
+    typer.Option(
+        metavar="FILE", help="CSV with columns m,n,k and optionally batch,layout,dtype,acc."
+    ),
 ]
 Batch = Annotated[int, typer.Option(help="Independent products.")]
 Layout = Annotated[str, typer.Option(help="nn, nt, tn or tt; t: that operand is transposed.")]
 Dtype = Annotated[str, typer.Option(help="float16 or bfloat16.")]
+Acc = Annotated[
+    str, typer.Option(help="What products are summed in: float32, or float16 for float16 operands.")
+]
 Server = Annotated[bool, typer.Option("--server", help="Time single calls at random gaps too.")]
 Gap = Annotated[float, typer.Option(min=1.0, help="Mean gap of --server, microseconds.")]
 PRETENDED = {"h200": H200, "a100": A100}
@@ -76,9 +81,12 @@ def make_key(gpu: Gpu, m: int, n: int, k: int, **options: Any) -> GemmKey:
         BadParameter: If a value is not one that a key can have.
     """
     try:
-        return GemmKey.dense(m, n, k, gpu=gpu, **options)
+        key = GemmKey.dense(m, n, k, gpu=gpu, **options)
     except ValidationError as error:
         raise typer.BadParameter("; ".join(map(sentence, error.errors()))) from None
+    if key.acc == "float16" and key.dtype != "float16":
+        raise typer.BadParameter(f"acc float16: found dtype {key.dtype}, needed float16")
+    return key
 
 
 def read_shapes(path: Path, gpu: Gpu) -> list[GemmKey]:
@@ -105,7 +113,7 @@ def _row_key(row: dict[str, str], gpu: Gpu, where: str) -> GemmKey:
         raise typer.BadParameter(
             f"{where}: found {dict(row)}, needed whole numbers in columns m, n, k"
         ) from None
-    words = {name: row[name] for name in ("layout", "dtype") if row.get(name)}
+    words = {name: row[name] for name in ("layout", "dtype", "acc") if row.get(name)}
     try:
         return make_key(gpu, m, n, k, batch=batch, **words)
     except typer.BadParameter as error:
@@ -113,7 +121,7 @@ def _row_key(row: dict[str, str], gpu: Gpu, where: str) -> GemmKey:
 
 
 def grid_keys(name: str, gpu: Gpu, **options: Any) -> list[GemmKey]:
-    """The keys of a named grid; batch, layout and dtype are options.
+    """The keys of a named grid; batch, layout, dtype and acc are options.
 
     Raises:
         BadParameter: If there is none of that name.
@@ -151,7 +159,7 @@ def asked_keys(
         shape: One product.
         shapes: A CSV file.
         grid: A grid's name.
-        **options: batch, layout and dtype of `shape` and `grid`.
+        **options: batch, layout, dtype and acc of `shape` and `grid`.
 
     Raises:
         BadParameter: If none or several of them are given.

@@ -37,6 +37,7 @@ def tune(
     batch: options.Batch = 1,
     layout: options.Layout = "nn",
     dtype: options.Dtype = "float16",
+    acc: options.Acc = "float32",
     shapes: options.Shapes = None,
     grid: Annotated[
         str | None, typer.Option(metavar="NAME", help="A published grid: cuda-l2.")
@@ -88,8 +89,9 @@ def tune(
         wanted = pack.keys_on(gpu)
     else:
         wanted = options.asked_keys(
-            gpu, shape=shape, shapes=shapes, grid=grid, batch=batch, layout=layout, dtype=dtype
-        )
+            gpu, shape=shape, shapes=shapes, grid=grid, batch=batch, layout=layout, dtype=dtype,
+            acc=acc,
+        )  # fmt: skip
     if pretended is not None:
         if results_file is not None:
             raise typer.BadParameter("--results takes measured times; estimates go to --json")

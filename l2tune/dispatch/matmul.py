@@ -34,6 +34,8 @@ _capturing = torch.cuda.is_current_stream_capturing
 _grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_compiling
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+# `torch.backends.cuda.matmul.allow_fp16_accumulation`
+_half_sums: Callable[[], bool] = torch._C._get_cublas_allow_fp16_accumulation
 
 
 def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -50,7 +52,8 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         out: Where to write the result.
 
     Returns:
-        What `torch.matmul(a, b, out=out)` returns, up to rounding: sums are in float32.
+        What `torch.matmul(a, b, out=out)` returns, up to rounding: sums are in float32, but for
+        float16 operands under `torch.backends.cuda.matmul.allow_fp16_accumulation`.
 
     Raises:
         RuntimeError: Whatever `torch.matmul` raises for the same arguments.
@@ -66,14 +69,14 @@ def matmul(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
         addresses = a.data_ptr() | b.data_ptr()
         if out is None:
             key = (a.dtype, a.shape, a.stride(), b.dtype, b.shape, b.stride(), a.get_device(),
-                   b.get_device(), addresses & 15)  # fmt: skip
+                   b.get_device(), addresses & 15, _half_sums())  # fmt: skip
         else:
             if type(out) is not Tensor or not _is_plain_out(out):
                 return torch.matmul(a, b, out=out)
             addresses |= out.data_ptr()
             key = (a.dtype, a.shape, a.stride(), b.dtype, b.shape, b.stride(), a.get_device(),
-                   b.get_device(), addresses & 15, out.dtype, out.shape, out.stride(),
-                   out.get_device())  # fmt: skip
+                   b.get_device(), addresses & 15, _half_sums(), out.dtype, out.shape,
+                   out.stride(), out.get_device())  # fmt: skip
     except RuntimeError:  # no memory of its own: sparse, nested, or inside vmap and torch.func.grad
         return torch.matmul(a, b, out=out)
     try:
@@ -167,7 +170,7 @@ def _make_native(
 def _key(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> _Key:
     """As `matmul` makes it in line."""
     key = (a.dtype, a.shape, a.stride(), b.dtype, b.shape, b.stride(), a.get_device(),
-           b.get_device(), addresses & 15)  # fmt: skip
+           b.get_device(), addresses & 15, _half_sums())  # fmt: skip
     return key if out is None else (*key, out.dtype, out.shape, out.stride(), out.get_device())
 
 
@@ -175,7 +178,9 @@ def _plan(a: Tensor, b: Tensor, out: Tensor | None, addresses: int) -> Plan | No
     if settings.current().disable:
         return None
     wanted = _product(a, b, out, addresses)
-    found = None if wanted is None else plans.plan_for(wanted, a.dtype, a.get_device())
+    found = None
+    if wanted is not None:
+        found = plans.plan_for(wanted, a.dtype, a.get_device(), half_sums=_half_sums())
     if found is None or found.trial is None:
         return found
     return found if _passes_trial(found, found.trial, a, b, out) else None

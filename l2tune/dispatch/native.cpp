@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/ops/empty.h>
@@ -25,10 +26,12 @@ using l2tune::Plan;
 constexpr int64_t kMaxDims = 8;
 constexpr size_t kMaxEntries = 1 << 16;
 
-// Everything that decides the plan: dtypes, devices, sizes, strides, alignment to 16 bytes.
+// Everything that decides the plan: dtypes, devices, sizes, strides, alignment to 16 bytes, and
+// whether sums in half precision are allowed.
 struct Key {
   Key(const Tensor& a, const Tensor& b, const Tensor& out, uint64_t addresses) {
     add(a), add(b), words[0] |= (addresses & 15) << 48;
+    words[0] |= static_cast<uint64_t>(at::globalContext().allowFP16AccumulationCuBLAS()) << 52;
     if (out.defined()) add(out);
   }
   void add(const Tensor& x) {

@@ -112,10 +112,19 @@ def _warn(what: str, error: Exception) -> None:
     )
 
 
-def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
+def plan_for(
+    product: Product, dtype: torch.dtype, device: int, *, half_sums: bool = False
+) -> Plan | None:
     """Make the plan for a problem from the cache, or None where torch is to answer.
 
     A plan with a trial must pass it first.
+
+    Args:
+        product: What is computed.
+        dtype: Of the operands.
+        device: Where they are.
+        half_sums: Whether float16 operands may be summed in float16. Then a record for such sums
+            decides; where there is none, one for float32 sums, which are right as well.
     """
     gpu = detect(device)
     if gpu is None or gpu.arch is None or dtype not in _DTYPES:
@@ -124,12 +133,15 @@ def plan_for(product: Product, dtype: torch.dtype, device: int) -> Plan | None:
     key = GemmKey(
         m=problem.m, n=problem.n, k=problem.k, batch=problem.batch, layout=product.layout,
         shared=product.shared, dtype=_DTYPES[dtype],
+        acc="float16" if half_sums and dtype is torch.float16 else "float32",
         align=problem.align,  # type: ignore[arg-type]  # alignment_bytes gives 2, 4, 8 or 16
         gpu=gpu,
     )  # fmt: skip
     root = settings.current().cache_dir
     try:
         record = _registry(root).get(key)
+        if record is None and key.acc == "float16":
+            record = _registry(root).get(key.model_copy(update={"acc": "float32"}))
         if record is None:
             _registry(root).miss(key)
             recheck_in_background(key, device, root)

@@ -148,7 +148,7 @@ compare(const Element* a, const Element* b, const Element* c, unsigned long long
   if (row0 + y >= kM || col0 + x >= kN) return;
   const double got = to_float(c[(row0 + y) * kLdc + col0 + x]);
   const double slack = 2.0 * (kK + 16) * kUnitAcc * magnitude;
-  const double bound = slack + kUnitOut * (fabs(sum) + slack) + kHalfSmallest + kK * 0x1p-126;
+  const double bound = slack + kUnitOut * (fabs(sum) + slack) + kHalfSmallest + kK * kSmallestSum;
   double ratio = fabs(got - sum) / bound;
   if (!(ratio >= 0)) ratio = INFINITY;  // a NaN
   atomicMax(worst, static_cast<unsigned long long>(__double_as_longlong(ratio)));  // order holds

@@ -14,6 +14,7 @@ from l2tune.spec.record import EstimatedRecord, Record
 
 _UNIT_ROUNDOFF = {"float32": "0x1p-24", "float16": "0x1p-11", "bfloat16": "0x1p-8"}
 _HALF_SMALLEST = {"float16": "0x1p-25", "bfloat16": "0x1p-134"}
+_SMALLEST_SUM = {"float32": "0x1p-126", "float16": "0x1p-24"}
 _ELEMENT = {"float16": "__half", "bfloat16": "__nv_bfloat16"}
 _MAP_TYPE = {
     "float16": "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
@@ -100,6 +101,7 @@ def _constants(record: Record | EstimatedRecord, stem: str) -> str:
         f"constexpr bool kOverlaps = {overlaps};  // may start before what is ahead has ended",
         f"constexpr int kMaps = {len(source.header.tma)};",
         f"constexpr double kUnitAcc = {_UNIT_ROUNDOFF[source.acc]};",
+        f"constexpr double kSmallestSum = {_SMALLEST_SUM[source.acc]};",
         f"constexpr double kUnitOut = {_UNIT_ROUNDOFF[source.dtype]};",
         f"constexpr double kHalfSmallest = {_HALF_SMALLEST[source.dtype]};",
     ]

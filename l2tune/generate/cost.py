@@ -56,7 +56,7 @@ def estimate_us(seed_id: str, values: Mapping[str, int], key: GemmKey) -> float:
     return total
 
 
-_WGMMA_STORE_BUFFERS_BYTES = 32768.0
+_WGMMA_STORE_BUFFERS_BYTES = 16384.0  # of a warpgroup
 _WGMMA_FLOPS_PER_SM_US, _WGMMA_LATENCY_US, _WGMMA_TURN_US = 5.2e6, 1.1, 0.5
 
 
@@ -78,13 +78,19 @@ def _wgmma_us(values: Mapping[str, int], key: GemmKey) -> float:
     if values["PINGPONG"]:
         tile_us = max(main_us, store_us, (main_us + store_us + _WGMMA_TURN_US) / 2)
     else:
-        hidden_us = _WGMMA_STORE_BUFFERS_BYTES / memory_per_sm
+        consumers = values.get("CONSUMERS", 2)  # of records from before there were three
+        hidden_us = consumers * _WGMMA_STORE_BUFFERS_BYTES / memory_per_sm
         tile_us = max(store_us, main_us + _WGMMA_TURN_US + max(0.0, store_us - hidden_us))
     tiles = cdiv(key.m, tile_m * cluster) * cluster * cdiv(key.n, tile_n) * key.batch
     waves = cdiv(tiles, key.gpu.sms // cluster * cluster)
     tile_us *= 1.0 if values["GROUP"] == 8 else 1.01  # so that the like do not crowd out others
     busy_us = max(waves * tile_us, key.bytes_moved / _MEMORY_BYTES_PER_US)
     return _SPLIT_LAUNCH_US + _WGMMA_LATENCY_US + busy_us + min(store_us, 1.0)
+
+
+def _wgmma_half_us(values: Mapping[str, int], key: GemmKey) -> float:
+    """That of `wgmma_persistent`, whose structure it has; Hopper adds in either type as fast."""
+    return _wgmma_us({**values, "PINGPONG": 0}, key)
 
 
 _SPLIT_FLOPS_PER_SM_US = 3.58e6
@@ -188,6 +194,7 @@ def _skinny_us(values: Mapping[str, int], key: GemmKey) -> float:
 
 _OWN: dict[str, Callable[[Mapping[str, int], GemmKey], float]] = {
     "sm90a/wgmma_persistent": _wgmma_us,
+    "sm90a/wgmma_half": _wgmma_half_us,
     "sm90a/wgmma_split": _split_us,
     "sm90a/wgmma_streamk": _wgmma_streamk_us,
     "sm80/mma_streamk": _streamk_us,

@@ -14,7 +14,7 @@ from l2tune.generate.seeds import seed_texts
 from l2tune.spec.expr import cdiv
 from l2tune.spec.gpu import Arch
 from l2tune.spec.header import Header, parse
-from l2tune.spec.kernel import KernelSource, instantiate
+from l2tune.spec.kernel import LONG_ACC, KernelSource, instantiate
 from l2tune.spec.key import Dtype, GemmKey, Layout
 
 _Values = dict[str, int]
@@ -23,8 +23,10 @@ _WGMMA_TILES = (
     # TILE_M, TILE_N, PINGPONG
     (128, 256, 0), (256, 128, 0), (256, 192, 0), (128, 192, 0), (128, 128, 0), (128, 64, 0),
     (128, 128, 1), (64, 256, 1), (64, 192, 1), (64, 128, 1), (128, 64, 1), (64, 64, 1), (64, 32, 1),
-    (64, 16, 1), (64, 8, 1), (128, 32, 1), (128, 192, 1),
+    (64, 16, 1), (64, 8, 1), (128, 32, 1), (128, 192, 1), (192, 256, 0), (192, 192, 0),
+    (192, 128, 0), (192, 64, 0),
 )  # fmt: skip
+_WGMMA_HALF_TILES = ((256, 256), (128, 256), (256, 128), (128, 128), (256, 64), (128, 64))
 _SPLIT_TILES = (
     # TILE_M, TILE_N
     (64, 8), (64, 16), (64, 32), (64, 64), (64, 96), (64, 128), (64, 192), (64, 256), (128, 32),
@@ -49,7 +51,9 @@ _MMA_TILES = (
     (128, 128, 64, 2, 2, 3), (128, 128, 64, 2, 4, 3), (128, 64, 64, 2, 2, 4),
     (64, 128, 64, 2, 2, 4), (64, 64, 64, 2, 2, 4), (64, 64, 128, 2, 2, 3), (64, 32, 128, 2, 2, 4),
     (32, 64, 128, 2, 2, 4), (32, 32, 128, 2, 2, 4), (32, 32, 128, 2, 2, 3), (16, 64, 128, 1, 4, 4),
-    (16, 128, 64, 1, 4, 4), (64, 16, 128, 4, 1, 4), (16, 32, 128, 1, 2, 4),
+    (16, 128, 64, 1, 4, 4), (64, 16, 128, 4, 1, 4), (16, 32, 128, 1, 2, 4), (64, 16, 64, 4, 1, 5),
+    (64, 16, 64, 2, 1, 5), (16, 64, 64, 1, 4, 5), (16, 64, 64, 1, 2, 5), (64, 32, 64, 2, 2, 5),
+    (64, 32, 64, 4, 1, 5), (32, 64, 64, 2, 2, 5), (32, 32, 64, 2, 2, 5), (32, 16, 128, 2, 1, 4),
 )  # fmt: skip
 _STREAMK_TILES = (
     # TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N, STAGES, BLOCKS
@@ -129,13 +133,13 @@ def source_of(seed_id: str, values: Mapping[str, int], key: GemmKey) -> KernelSo
 
 
 def completed(seed_id: str, values: Mapping[str, int]) -> _Values | None:
-    """Tunables of an instance as the seed has them now; None for a seed that is no more.
+    """Tunables of an instance as the seed has them now; None if it is none of this seed's.
 
     What has become a tunable since has the first of its values, which is what it was before.
     """
-    if seed_id not in _seeds():
+    tune = _seeds()[seed_id][1].tune if seed_id in _seeds() else None
+    if tune is None or not set(values) <= set(tune):
         return None
-    tune = _seeds()[seed_id][1].tune
     first = {name: v[0] if isinstance(v, tuple) else v for name, v in tune.items()}
     return {name: values.get(name, value) for name, value in first.items()}
 
@@ -158,7 +162,12 @@ def _seeds() -> dict[str, tuple[str, Header]]:
 
 
 def _seeds_for(key: GemmKey) -> list[str]:
-    return [name for name, (_, header) in _seeds().items() if key.gpu.arch in header.arch]
+    """Those for the key's target that sum in the type that it asks for."""
+    return [
+        name
+        for name, (_, header) in _seeds().items()
+        if key.gpu.arch in header.arch and LONG_ACC[header.acc] == key.acc
+    ]
 
 
 def _guessed(seed_id: str, key: GemmKey, fitted: Fitted) -> Iterator[tuple[float, KernelSource]]:
@@ -189,13 +198,27 @@ def _wgmma(key: GemmKey) -> Iterator[_Values]:
         # Groups of rows matter where the operands of a wave do not fit the L2.
         if group != 8 and cdiv(key.m, tile_m) < 2 * group:
             continue
-        room = key.gpu.smem_limit_bytes - 34816
+        consumers = 3 if tile_m == 192 else 2
+        room = key.gpu.smem_limit_bytes - 2048 - 16384 * consumers
         stages = min(8, room // (128 * (tile_m + cdiv(tile_n, 64) * 64)))
         if stages >= 2:
             yield {
                 "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
-                "CLUSTER": cluster, "PINGPONG": pingpong, "GROUP": group,
+                "CLUSTER": cluster, "CONSUMERS": consumers, "PINGPONG": pingpong, "GROUP": group,
             }  # fmt: skip
+
+
+def _wgmma_half(key: GemmKey) -> Iterator[_Values]:
+    for (tile_m, tile_n), cluster, group in itertools.product(
+        _WGMMA_HALF_TILES, (1, 2), (4, 8, 16)
+    ):
+        if group != 8 and cdiv(key.m, tile_m) < 2 * group:  # as in `_wgmma`
+            continue
+        stages = min(8, (key.gpu.smem_limit_bytes - 34816) // (128 * (tile_m + tile_n)))
+        yield {
+            "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
+            "CLUSTER": cluster, "GROUP": group,
+        }  # fmt: skip
 
 
 def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
@@ -301,6 +324,7 @@ _SETTINGS: dict[str, Callable[[GemmKey], Iterable[_Values]]] = {
     "sm80/naive": lambda key: [{}],
     "sm80/tiled": lambda key: [{}],
     "sm90a/wgmma_persistent": _wgmma,
+    "sm90a/wgmma_half": _wgmma_half,
     "sm90a/wgmma_split": _wgmma_split,
     "sm90a/wgmma_streamk": _wgmma_streamk,
     "sm80/mma_multistage": _mma,

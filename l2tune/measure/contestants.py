@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -10,6 +10,7 @@ import torch
 from l2tune.measure.operands import OperandSets
 from l2tune.runtime.executable import Executable
 from l2tune.spec.geometry import overlaps_predecessor
+from l2tune.spec.key import Acc
 from l2tune.spec.outcome import Compiled
 from l2tune.store.artifacts import Artifacts
 
@@ -45,29 +46,38 @@ def torch_matmul(sets: OperandSets) -> Contestant:
 
 
 def torch_full_precision(sets: OperandSets) -> Contestant:
-    """Make `torch.matmul` with reduction in half precision forbidden."""
+    """Make `torch.matmul` with sums and reduction in half precision forbidden."""
 
     def launch(index: int, _stream: int) -> None:
-        with _full_precision():
+        with _torch_options(dict.fromkeys(_HALF_PRECISION, False)):
             torch.matmul(sets.a[index], sets.b[index], out=sets.c[index])
 
     return Contestant(TORCH_FULL_PRECISION, TORCH_FULL_PRECISION, launch)
 
 
+def torch_sums_in(acc: Acc) -> contextlib.AbstractContextManager[None]:
+    """Have `torch.matmul` sum float16 products in `acc`, as one does who asks for such sums."""
+    return _torch_options({"allow_fp16_accumulation": acc == "float16"})
+
+
+_HALF_PRECISION = (
+    "allow_fp16_accumulation",
+    "allow_fp16_reduced_precision_reduction",
+    "allow_bf16_reduced_precision_reduction",
+)
+
+
 @contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
+def _torch_options(values: Mapping[str, bool]) -> Iterator[None]:
     options = torch.backends.cuda.matmul
-    before = (
-        options.allow_fp16_reduced_precision_reduction,
-        options.allow_bf16_reduced_precision_reduction,
-    )
-    options.allow_fp16_reduced_precision_reduction = False
-    options.allow_bf16_reduced_precision_reduction = False
+    before = {name: getattr(options, name) for name in values}
+    for name, value in values.items():
+        setattr(options, name, value)
     try:
         yield
     finally:
-        options.allow_fp16_reduced_precision_reduction = before[0]
-        options.allow_bf16_reduced_precision_reduction = before[1]
+        for name, value in before.items():
+            setattr(options, name, value)
 
 
 def kernel(compiled: Compiled, sets: OperandSets, *, name: str, cache_dir: Path) -> Contestant:

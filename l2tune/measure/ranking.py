@@ -139,7 +139,8 @@ def rank_here(
     """Rank in the worker."""
     ranker = _Ranker(key, candidates, cache_dir, seed)
     try:
-        ranker.rank(time.monotonic() + budget_s)
+        with contestants.torch_sums_in(key.acc):
+            ranker.rank(time.monotonic() + budget_s)
     except KernelDied as died:
         retire_after_this_call(died)
         if not ranker.rounds.running.isdecimal():

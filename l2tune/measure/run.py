@@ -108,7 +108,8 @@ def measure_here(request: Request) -> list[Timing | Refuted] | Died:
     """
     run = _Run(request)
     try:
-        return run.outcomes()
+        with contestants.torch_sums_in(request.key.acc):
+            return run.outcomes()
     except KernelDied as died:
         worker.retire_after_this_call(died)
         return Died(run.rounds.running if run.rounds else "library", str(died), died.hung)

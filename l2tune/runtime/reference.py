@@ -16,7 +16,14 @@ _OVERFLOW = {torch.float16: 65520.0, torch.bfloat16: 3.3961775292304957e38}
 """Where rounding to the type first gives infinity: halfway past the largest finite value."""
 _ACC_CONSTANT = 2.0
 _ACC_EXTRA_TERMS = 16
+_ACC_SMALLEST = {torch.float32: 2.0**-126, torch.float16: 2.0**-24}
+"""What one rounding of a sum below its type's normal range may lose at most."""
 _ACC_OVERFLOW = {torch.float32: 2.0**127, torch.float16: 65504.0}
+_ACC_WHOLE = {torch.float32: torch.inf, torch.float16: 2048.0}
+"""Up to which ``|a| @ |b|`` the partial sums of operands that are called exact are exact.
+
+Those of float32 are so by how they are drawn. float16 has every integer up to 2048.
+"""
 _CHUNK_ELEMENTS = 1 << 27
 _SUSPECT_ELEMENTS = 1 << 24
 
@@ -34,7 +41,8 @@ def error_ratio(
         c: ``[..., M, N]``, the result to judge, same dtype.
         acc: What products were summed in, `float32` or `float16`.
         exact: The inputs are such that every partial sum is exact, so only the final rounding may
-            differ; drops the first term of the bound.
+            differ; drops the first term of the bound. Of float16 sums where ``|a| @ |b|`` is at
+            most 2048: the inputs are whole numbers, or a few of one power of two in a row of a.
 
     Returns:
         A float64 scalar on `c`'s device; infinity where `c` is NaN or infinite and should not be,
@@ -125,33 +133,34 @@ def split_ratio(
         whole: ``[..., M, N]``, the result for a and b.
         parts: Results for a with the second, and with the first half of its columns set to zero.
         acc: What products were summed in, `float32` or `float16`.
-        exact: Every partial sum is exact; drops s.
+        exact: Every partial sum is exact, as in `error_ratio`; drops s.
 
     Returns:
         A float32 scalar; infinity where one is NaN and should not be. Elements with an infinity
         are not judged.
     """
-    out, k = whole.dtype, a.shape[-1]
+    out, k, acc_dtype = whole.dtype, a.shape[-1], getattr(torch, acc)
     slack = torch.zeros((), device=whole.device)
-    if not exact:
+    if not exact or acc_dtype is torch.float16:
         rows = torch.linalg.vector_norm(a, dim=-1, dtype=torch.float32)[..., :, None]
         columns = torch.linalg.vector_norm(b, dim=-2, dtype=torch.float32)[..., None, :]
-        slack = _slack(k, getattr(torch, acc), rows * columns)
+        slack = _slack(k, acc_dtype, rows * columns, exact)
     one, two, three = (x.float() for x in (*parts, whole))
     sizes = one.abs() + two.abs() + three.abs()
     unit = _UNIT_ROUNDOFF[out]
-    bound = 2 * slack + unit * (sizes + 2 * slack) + 3 * _underflow(k, out)
+    bound = 2 * slack + unit * (sizes + 2 * slack) + 3 * _underflow(k, acc_dtype, out)
     ratio = (three - (one + two)).abs() * (1 - unit) / bound
     return torch.where(sizes.isinf(), 0.0, ratio).nan_to_num(nan=torch.inf).max()
 
 
-def _slack(k: int, acc: torch.dtype, magnitude: torch.Tensor) -> torch.Tensor:
+def _slack(k: int, acc: torch.dtype, magnitude: torch.Tensor, exact: bool) -> torch.Tensor:
     """What sums of k products may be off by, where `magnitude` is ``|a| @ |b|``."""
-    return _ACC_CONSTANT * (k + _ACC_EXTRA_TERMS) * _UNIT_ROUNDOFF[acc] * magnitude
+    slack = _ACC_CONSTANT * (k + _ACC_EXTRA_TERMS) * _UNIT_ROUNDOFF[acc] * magnitude
+    return torch.where(magnitude <= _ACC_WHOLE[acc], 0.0, slack) if exact else slack
 
 
-def _underflow(k: int, out: torch.dtype) -> float:
-    return _HALF_SMALLEST[out] + k * 2.0**-126
+def _underflow(k: int, acc: torch.dtype, out: torch.dtype) -> float:
+    return _HALF_SMALLEST[out] + k * _ACC_SMALLEST[acc]
 
 
 def _as_batch(x: torch.Tensor, dims: int) -> torch.Tensor:
@@ -166,8 +175,8 @@ def _ratio(
     magnitude = left.abs() @ right.abs()
     got = c.double()
     k = left.shape[-1]
-    slack = _slack(k, acc_dtype, 0.0 * magnitude if exact else magnitude)
-    underflow = _underflow(k, out)
+    slack = _slack(k, acc_dtype, magnitude, exact)
+    underflow = _underflow(k, acc_dtype, out)
     bound = slack + _UNIT_ROUNDOFF[out] * (reference.abs() + slack) + underflow
     ratio = (got - reference).abs() / bound
     # A value past the overflow threshold must be infinite; within the slack of it, either may be.
@@ -180,6 +189,6 @@ def _ratio(
     ratio = torch.where(reference.isnan(), torch.where(got.isnan(), 0.0, torch.inf), ratio)
     ratio = torch.where(reference.isfinite() & got.isnan(), torch.inf, ratio)
     # Sums that overflow the accumulator may turn into NaN on the way; the bound says nothing there.
-    unknown = (magnitude >= _ACC_OVERFLOW[acc_dtype]) & magnitude.isfinite()
+    unknown = (magnitude + slack >= _ACC_OVERFLOW[acc_dtype]) & magnitude.isfinite()
     ratio = torch.where(unknown, 0.0, ratio)
     return ratio.nan_to_num(nan=torch.inf).max()

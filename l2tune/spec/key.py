@@ -87,20 +87,21 @@ class GemmKey(BaseModel):
     @classmethod
     def dense(
         cls, m: int, n: int, k: int, *, gpu: Gpu, batch: int = 1, layout: Layout = "nn",
-        dtype: Dtype = "float16",
+        dtype: Dtype = "float16", acc: Acc = "float32",
     ) -> "GemmKey":  # fmt: skip
         """The key of fresh dense operands, whose sizes decide the alignment class."""
         align = dense_align(m=m, n=n, k=k, layout=layout)
         return cls.model_validate(
             {"m": m, "n": n, "k": k, "batch": batch, "layout": layout, "dtype": dtype,
-             "align": align, "gpu": gpu}
+             "acc": acc, "align": align, "gpu": gpu}
         )  # fmt: skip
 
     @property
     def label(self) -> str:
         """A short name for tables and progress bars."""
         batch = f" x{self.batch}" if self.batch > 1 else ""
-        return f"{self.m}x{self.n}x{self.k}{batch} {self.layout} {self.dtype}"
+        acc = " acc float16" if self.acc == "float16" else ""
+        return f"{self.m}x{self.n}x{self.k}{batch} {self.layout} {self.dtype}{acc}"
 
     @property
     def flops(self) -> int:

@@ -225,7 +225,7 @@ class Bench:
     def ratio(self, operands: Arena, result: torch.Tensor, case: Case) -> float:
         """Largest error of `result` over its bound."""
         a, b = operands.logical_a, operands.logical_b
-        exact = is_exact(case.values) and self.source.acc == "float32"
+        exact = is_exact(case.values)
         return error_ratio(a, b, result, acc=self.source.acc, exact=exact).item()
 
     def _explain(

@@ -21,6 +21,8 @@ def test_a_csv_s_columns_may_be_few_or_those_of_a_results_file(tmp_path: Path) -
     text = "m,n,k,batch,layout,dtype,us\n64,32,16,4,nt,bfloat16,1.0\n8,8,8,,,,\n"
     full = keys.read_shapes(csv_file(tmp_path, text), H200)
     assert [key.label for key in full] == ["64x32x16 x4 nt bfloat16", "8x8x8 nn float16"]
+    (half,) = keys.read_shapes(csv_file(tmp_path, "m,n,k,acc\n8,8,8,float16\n"), H200)
+    assert (half.acc, half.label) == ("float16", "8x8x8 nn float16 acc float16")
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,7 @@ def test_a_csv_s_columns_may_be_few_or_those_of_a_results_file(tmp_path: Path) -
         ("m,n,k\n1,2,3\n1,x,3\n", "shape 2: found"),
         ("m,n,k\n0,2,3\n", "shape 1: m: "),
         ("m,n,k,layout\n1,2,3,tx\n", "shape 1: layout: "),
+        ("m,n,k,dtype,acc\n1,2,3,bfloat16,float16\n", "shape 1: acc float16: found dtype bf"),
     ],
 )
 def test_a_csv_that_is_wrong_is_said_with_its_place(tmp_path: Path, text: str, said: str) -> None:

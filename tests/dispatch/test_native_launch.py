@@ -130,6 +130,15 @@ def test_a_problem_is_asked_about_once_and_others_apart(bench):
     assert bench.library.served() == before + 12
 
 
+def test_a_problem_is_another_where_half_precision_sums_are_allowed(bench, allow_half_sums):
+    bench.plan = plan(A, B, C)
+    a, b = operands()
+    for allowed in (False, True, False, True):
+        allow_half_sums(allowed)
+        bench.matmul(a, b)
+    assert (bench.asked, bench.count("launch_count")) == (2, 4)
+
+
 def test_what_is_not_kept_is_asked_about_again_and_torch_is_kept(bench):
     a, b = operands()
     bench.plan = None

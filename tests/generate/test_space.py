@@ -95,6 +95,19 @@ def test_steps_are_shared_out_where_the_last_wave_of_tiles_is_not_full(shape, sh
         assert cdiv(key.m, tile_m) * cdiv(key.n, tile_n) % H200.sms
 
 
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (64, 72, 8192)])
+def test_sums_in_float16_are_offered_to_those_who_ask_and_no_others(shape):
+    key = GemmKey.dense(*shape, gpu=H200)
+    half = GemmKey.dense(*shape, gpu=H200, acc="float16")
+    assert {source.acc for source in generate.candidates(key)} == {"float32"}
+    offered = generate.candidates(half)
+    assert {source.header.id for source in offered} == {"sm90a/wgmma_half"}
+    assert all(source.serves(half) and not source.serves(key) for source in offered)
+    guesses = [generate.estimate_us(s.header.id, s.tunables, half) for s in offered]
+    assert guesses == sorted(guesses)
+    assert math.isfinite(guesses[-1])
+
+
 def test_a_gpu_that_no_seed_targets_gets_nothing():
     volta = Gpu(name="V100", capability=(7, 0), sms=80)
     assert generate.candidates(GemmKey.dense(64, 64, 64, gpu=volta)) == []
@@ -124,7 +137,9 @@ def test_the_best_guess_of_every_seed_compiles_and_fits(gpu, seed_id, cache_dir)
     if seed_id.startswith("triton"):
         pytest.importorskip("triton")
     rows = 8 if seed_id == "sm80/skinny" else 512
-    key = GemmKey.dense(rows, 256, 1024, gpu=gpu, layout="nt", dtype="bfloat16")
+    half = seed_id == "sm90a/wgmma_half"
+    kind = {"dtype": "float16", "acc": "float16"} if half else {"dtype": "bfloat16"}
+    key = GemmKey.dense(rows, 256, 1024, gpu=gpu, layout="nt", **kind)
     source = next(s for s in generate.candidates(key) if s.header.id == seed_id)
     source = stages.source_for(source.text, key)
     assert screen(source) is None

@@ -26,8 +26,11 @@ DEFAULTS = {
     },
     "sm80/skinny": {"TILE_M": 8, "TILE_N": 32, "TILE_K": 512, "SPLIT": 1},
     "sm90a/wgmma_persistent": {
-        "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "CLUSTER": 2, "PINGPONG": 0,
-        "GROUP": 8,
+        "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "CLUSTER": 2, "CONSUMERS": 2,
+        "PINGPONG": 0, "GROUP": 8,
+    },
+    "sm90a/wgmma_half": {
+        "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "CLUSTER": 2, "GROUP": 8,
     },
     "sm90a/wgmma_split": {
         "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,

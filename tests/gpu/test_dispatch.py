@@ -87,6 +87,17 @@ def test_a_record_is_served_and_nothing_else_is(admit, gpu, served):
     assert not served(lambda: l2tune.matmul(a, other))
 
 
+def test_sums_in_float16_serve_where_torch_allows_them(admit, gpu, served, allow_half_sums):
+    key = GemmKey.dense(512, 256, 320, gpu=gpu, acc="float16")
+    admit("sm90a/wgmma_half", key)
+    a, b = randn(512, 320), randn(320, 256)
+    for allowed in (True, False):
+        allow_half_sums(allowed)
+        assert served(lambda: l2tune.matmul(a, b)) is allowed
+        acc = "float16" if allowed else "float32"
+        assert error_ratio(a, b, l2tune.matmul(a, b), acc=acc).item() <= 1.0
+
+
 def test_disabling_restores_torch(admit, gpu, served):
     admit("sm80/mma_multistage", GemmKey.dense(128, 128, 64, gpu=gpu))
     a, b = randn(128, 64), randn(64, 128)

@@ -4,7 +4,7 @@ import exploit_files
 import pytest
 
 from l2tune import pipeline, settings, stages, verify
-from l2tune.spec.key import GemmKey
+from l2tune.spec.key import Acc, GemmKey
 from l2tune.spec.outcome import Compiled, CompileFailed, Refuted, Verified
 from tests.gpu.conftest import DEFAULTS
 
@@ -40,13 +40,20 @@ SEED_CASES = [
     for seed in DEFAULTS
     for layout in ("nn", "nt", "tn", "tt")
     for dtype in ("float16", "bfloat16")
+    if (seed, dtype) != ("sm90a/wgmma_half", "bfloat16")  # has no such sums
 ]
+
+
+def _acc(seed: str) -> Acc:
+    return "float16" if seed == "sm90a/wgmma_half" else "float32"
 
 
 @pytest.mark.parametrize(("seed", "layout", "dtype"), SEED_CASES)
 def test_a_seed_passes_the_whole_gate(seed, layout, dtype, bench, gpu, compiled):
     rows = 8 if seed == "sm80/skinny" else 320
-    key = GemmKey.dense(rows, 264, 200, gpu=gpu, batch=2, layout=layout, dtype=dtype)
+    key = GemmKey.dense(
+        rows, 264, 200, gpu=gpu, batch=2, layout=layout, dtype=dtype, acc=_acc(seed)
+    )
     built = compiled(seed, key)
     with settings.override(max_examples=25):
         outcome = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=3)
@@ -60,6 +67,12 @@ WGMMA = [
     {"TILE_M": 64, "TILE_N": 256, "STAGES": 4, "CLUSTER": 1, "PINGPONG": 1},
     {"TILE_M": 64, "TILE_N": 16, "STAGES": 8, "CLUSTER": 2, "PINGPONG": 1},
     {"TILE_M": 64, "TILE_N": 8, "STAGES": 8, "CLUSTER": 1, "PINGPONG": 1},
+    {"TILE_M": 192, "TILE_N": 128, "STAGES": 4, "CLUSTER": 1, "CONSUMERS": 3},
+    {"TILE_M": 192, "TILE_N": 256, "STAGES": 3, "CLUSTER": 2, "CONSUMERS": 3},
+]
+WGMMA_HALF = [
+    {"TILE_M": 256, "TILE_N": 256, "STAGES": 3},
+    {"TILE_M": 256, "TILE_N": 64, "CLUSTER": 1},
 ]
 WGMMA_SPLIT = [
     {"TILE_M": 128, "TILE_N": 128, "STAGES": 3, "SPLIT": 8},
@@ -94,6 +107,7 @@ TRITON = [
 ]
 INSTANCES = (
     [("sm90a/wgmma_persistent", changes) for changes in WGMMA]
+    + [("sm90a/wgmma_half", changes) for changes in WGMMA_HALF]
     + [("sm90a/wgmma_split", changes) for changes in WGMMA_SPLIT]
     + [("sm90a/wgmma_streamk", changes) for changes in WGMMA_STREAMK]
     + [("sm80/mma_multistage", changes) for changes in MMA]
@@ -114,7 +128,7 @@ def _within(skinny: dict[str, int]) -> tuple[int, int]:
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_an_instance_passes_the_whole_gate(seed, changes, layout, bench, gpu, compiled):
     m, n = (384, 520) if seed != "sm80/skinny" else _within(DEFAULTS[seed] | changes)
-    key = GemmKey.dense(m, n, 2056, gpu=gpu, layout=layout)
+    key = GemmKey.dense(m, n, 2056, gpu=gpu, layout=layout, acc=_acc(seed))
     built = compiled(seed, key, **changes)
     with settings.override(max_examples=25):
         outcome = verify.verify(bench.worker, built, key, cache_dir=bench.cache_dir, seed=4)

@@ -20,6 +20,7 @@ import agreement  # noqa: E402
 import covering_set  # noqa: E402
 from covering_set import Entry  # noqa: E402
 
+FAMILIES = sorted(set(generate.seed_texts()) - set(covering_set.LEFT_OUT))
 CUDA_SEEDS = ("sm80/naive", "sm80/mma_multistage", "sm90a/wgmma_persistent")
 
 
@@ -41,7 +42,7 @@ def test_every_family_dtype_layout_and_kind_of_size_is_drawn(drawn: list[Entry])
     found = {(e.family, e.dtype, e.layout, e.ragged) for e in drawn}
     kinds = [kind for kind in covering_set.RAGGED if kind != "waves"]
     wanted = set(itertools.product(
-        generate.seed_texts(), covering_set.DTYPES, covering_set.LAYOUTS, kinds
+        FAMILIES, covering_set.DTYPES, covering_set.LAYOUTS, kinds
     ))  # fmt: skip
     persistent = (
         "sm80/mma_streamk", "sm90a/wgmma_persistent", "sm90a/wgmma_streamk", "triton/matmul",
@@ -52,7 +53,7 @@ def test_every_family_dtype_layout_and_kind_of_size_is_drawn(drawn: list[Entry])
     assert found == wanted
 
 
-@pytest.mark.parametrize("family", sorted(generate.seed_texts()))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_value_of_each_tunable_and_every_class_of_values_is_drawn(
     family: str, drawn: list[Entry]
 ) -> None:

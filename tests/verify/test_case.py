@@ -49,7 +49,8 @@ def contract(requires: str, layout: str = "nn") -> KernelSource:
 def seed_source(seed_id: str, layout: str) -> KernelSource:
     rows = 8 if seed_id == "sm80/skinny" else 256
     gpu = A100 if seed_id == "sm80/mma_streamk" else H200  # what it is offered for
-    key = GemmKey.dense(rows, 256, 1024, gpu=gpu, layout=layout)
+    acc = "float16" if seed_id == "sm90a/wgmma_half" else "float32"
+    key = GemmKey.dense(rows, 256, 1024, gpu=gpu, layout=layout, acc=acc)
     return next(s for s in generate.candidates(key) if s.header.id == seed_id)
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import exploit_files
 import pytest
+import seeds
 
-from l2tune import pipeline, settings, stages, verify
+from l2tune import generate, pipeline, settings, stages, verify
 from l2tune.errors import InfrastructureError
 from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.gpu import H200
+from l2tune.spec.kernel import instantiate
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Finding, Refuted, Verified
 from l2tune.verify.case import Case
@@ -108,6 +110,43 @@ def test_a_product_that_is_lost_beside_a_zero_breaks_the_sum_of_the_halves(tmp_p
     plan = Plan(Case(17, 8, 24), seed=_SEED, max_examples=0)
     with pytest.raises(KernelFailed, match="the halves of the sum over k"):
         metamorphic(bench, plan)
+
+
+LONG = GemmKey.dense(16, 24, 1024, gpu=H200, acc="float16")
+
+
+def half_sums(old: str = "", new: str = "") -> str:
+    """An instance of the seed that sums in float16, with some of its text replaced."""
+    text = instantiate(generate.seed_text("sm90a/wgmma_half"), seeds.WGMMA_HALF)
+    if old:
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    return text
+
+
+def test_sums_in_float16_are_proven_where_they_are_declared(worker, tmp_path):
+    checks = ("smoke", "magnitudes", "accumulator", "values", "key_values", "metamorphic")
+    outcome = gate(worker, half_sums(), LONG, tmp_path, *checks, budget_s=0.5)
+    assert isinstance(outcome, Verified), outcome
+    examples = {check.check: check.examples for check in outcome.checks}
+    assert examples.pop("accumulator") == 0  # it looks for what is declared here
+    assert all(examples.values())
+
+
+@pytest.mark.parametrize("check", ["key_values", "metamorphic"])
+def test_a_tail_that_a_float16_sum_loses_is_seen_however_long_it_is(check, worker, tmp_path):
+    lossy = half_sums("steps_k = (k - 1) / TILE_K + 1;", "steps_k = (k + 63) / 64 - (k > 512);")
+    outcome = gate(worker, lossy, LONG, tmp_path, check)
+    assert isinstance(outcome, Refuted), outcome
+    assert outcome.finding is Finding.WRONG_VALUE
+
+
+def test_sums_in_float16_that_are_not_declared_are_refused(worker, tmp_path):
+    undeclared = half_sums('acc      = "f16"', 'acc      = "f32"')
+    key = LONG.model_copy(update={"acc": "float32"})
+    outcome = gate(worker, undeclared, key, tmp_path, "accumulator")
+    assert isinstance(outcome, Refuted), outcome
+    assert outcome.finding is Finding.HALF_ACCUMULATION
 
 
 def test_the_proof_of_a_kernel_and_that_of_a_key_are_all_the_checks(worker, tmp_path):

@@ -127,10 +127,38 @@ def test_half_accumulation_is_seen_with_the_accumulator_class(k, block):
     assert ratio(a, b, c, exact=True) > 1.0
 
 
-def test_half_accumulation_is_admitted_where_it_is_declared():
-    a, b = pair("normal", 32, 32, 256)
-    c = summed(a, b, torch.arange(256), acc=torch.float16)
-    assert ratio(a, b, c, acc="float16") <= 1.0
+@settings(max_examples=100)
+@given(
+    values=st.sampled_from([*FINITE, "largest"]), m=dims, n=dims, k=st.integers(1, 200),
+    seed=seeds, block=st.sampled_from([1, 4, 16]),
+)  # fmt: skip
+def test_a_float16_sum_in_any_order_is_admitted_where_it_is_declared(values, m, n, k, seed, block):
+    a, b = pair(values, m, n, k, seed=seed)
+    order = torch.randperm(k, generator=torch.Generator().manual_seed(seed))
+    c = summed(a, b, order, block=block, acc=torch.float16)
+    assert ratio(a, b, c, acc="float16", exact=is_exact(values)) <= 1.0, f"{values} {m=} {n=} {k=}"
+
+
+@pytest.mark.parametrize("values", ["permutation", "magnitudes"])
+@pytest.mark.parametrize("k", [600, 4096])
+def test_a_dropped_tail_of_a_float16_sum_is_seen_however_long(values, k):
+    a, b = pair(values, 64, 64, k, seed=k)
+    a[:, -16:] = b[-16:] = 1
+    order = torch.arange(k)
+    whole, dropped = (summed(a, b, o, block=16, acc=torch.float16) for o in (order, order[:-16]))
+    assert ratio(a, b, whole, acc="float16", exact=True) <= 1.0
+    assert ratio(a, b, dropped, acc="float16", exact=True) > 1.0
+
+
+def test_float16_sums_that_overflow_on_their_way_are_not_judged():
+    a, b = torch.full((1, 64), 200.0).half(), torch.full((64, 1), 16.0).half()
+    a[:, 32:] *= -1  # up to 102400, and back to 0
+    infinite = summed(a, b, torch.arange(64), acc=torch.float16)
+    assert infinite.isinf().all()
+    assert ratio(a, b, infinite, acc="float16") <= 1.0
+    assert ratio(a, b, infinite) > 1.0
+    a /= 4  # up to 25600, well within
+    assert ratio(a, b, infinite, acc="float16") > 1.0
 
 
 def test_a_skipped_tile_and_a_swapped_row_are_seen():
@@ -173,12 +201,12 @@ def test_batches_that_share_an_operand_are_all_judged():
     assert ratio(a, b, c, exact=True) > 1.0
 
 
-def halves(a, b, *, block=1):
+def halves(a, b, *, block=1, acc=torch.float32):
     """The product, and those with the second and the first half of a's columns set to zero."""
     first, second, half = a.clone(), a.clone(), a.shape[-1] // 2
     first[:, half:], second[:, :half] = 0, 0
     order = torch.arange(a.shape[-1])
-    whole, *parts = (summed(x, b, order, block=block) for x in (a, first, second))
+    whole, *parts = (summed(x, b, order, block=block, acc=acc) for x in (a, first, second))
     return whole, tuple(parts)
 
 
@@ -191,6 +219,10 @@ def test_honest_halves_add_up_to_the_whole(values, m, n, k, dtype, seed, block):
     a, b = pair(values, m, n, k, dtype=dtype, seed=seed)
     whole, parts = halves(a, b, block=block)
     assert split_ratio(a, b, whole, parts, exact=is_exact(values)).item() <= 1.0
+    if dtype is torch.float16:
+        whole, parts = halves(a, b, block=block, acc=torch.float16)
+        off = split_ratio(a, b, whole, parts, acc="float16", exact=is_exact(values))
+        assert off.item() <= 1.0
 
 
 @given(k=st.integers(2, 300), seed=seeds)
@@ -199,6 +231,11 @@ def test_one_lost_product_breaks_the_sum_of_the_halves(k, seed):
     whole, (first, second) = halves(a, b)
     second[3, 5] -= 1
     assert split_ratio(a, b, whole, (first, second), exact=True).item() > 1.0
+    a, b = pair("magnitudes", 8, 8, k, seed=seed)
+    a[3] = a[3].sign()
+    whole, (first, second) = halves(a, b, acc=torch.float16)
+    second[3, 5] -= 1
+    assert split_ratio(a, b, whole, (first, second), acc="float16", exact=True).item() > 1.0
 
 
 def test_halves_lose_a_tile_or_hold_a_nan():

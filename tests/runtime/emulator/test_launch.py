@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from emulated_seeds import compiled, is_right, run
 from samples import CONTRACT, cuda_file
-from seeds import MMA, TRITON, WGMMA, WGMMA_SPLIT, WGMMA_STREAMK
+from seeds import MMA, TRITON, WGMMA, WGMMA_HALF, WGMMA_SPLIT, WGMMA_STREAMK
 
 from l2tune import compile, generate  # noqa: A004
 from l2tune.runtime.emulator.findings import EmulationStopped, Fault
@@ -65,6 +65,13 @@ def test_wgmma_fed_by_tma_is_right(values, layout, cache):
     assert is_right(run(built, m=136, n=72, k=136, align=16, batch=2, sms=2))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_wgmma_tiles_that_three_warpgroups_share_are_right(layout, cache):
+    tile = {"TILE_M": 192, "TILE_N": 256, "STAGES": 3, "CONSUMERS": 3, "CLUSTER": 2}
+    built = compiled("sm90a/wgmma_persistent", {**WGMMA, **tile}, cache, layout=layout)
+    assert is_right(run(built, m=200, n=264, k=264, align=16, sms=2))
+
+
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_wgmma_is_right_whatever_the_order_of_the_warps(order, cache):
     built = compiled("sm90a/wgmma_persistent", {**WGMMA, "CLUSTER": 2}, cache)
@@ -80,6 +87,14 @@ def test_clusters_that_share_out_k_and_operands_are_right(values, layout, cache)
     picks = {**WGMMA_SPLIT, "SPLIT": 1, "STAGES": 2, **values}
     built = compiled("sm90a/wgmma_split", picks, cache, layout=layout)
     assert is_right(run(built, m=136, n=72, k=264, align=16, batch=2, sms=2))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sums_in_float16_are_right_in_clusters_and_past_edges(layout, cache):
+    values = {**WGMMA_HALF, "STAGES": 2, "CLUSTER": 2, "GROUP": 1}
+    built = compiled("sm90a/wgmma_half", values, cache, layout=layout)
+    for n in (72, 71):  # stored by copies, and from registers
+        assert is_right(run(built, m=264, n=n, k=136, align=16, sms=2))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
