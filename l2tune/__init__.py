@@ -28,7 +28,9 @@ _LAZY = {
 def _fit_nearest(records: "Iterable[Record]") -> "Nearest":
     """What the policy `nearest` chooses by; dispatch imports no stage, so it is handed to it."""
     model: type[Nearest] = importlib.import_module("l2tune.generate.nearest").Nearest
-    return model(records)
+    known = list(records)
+    rough = importlib.import_module("l2tune.store.rough")
+    return model(known, rough.shipped_rough(known[0].key.gpu) if known else ())
 
 
 nearest.fit = _fit_nearest

@@ -45,8 +45,7 @@ from l2tune.stages import (
     source_for,
 )
 from l2tune.store import Chosen, Measured, Ranked
-from l2tune.store.pack import shipped_folder
-from l2tune.store.rough import read_rough
+from l2tune.store.rough import shipped_rough
 
 __all__ = [
     "Bench", "Failure", "Progress", "choose", "estimate", "evaluate", "fitted", "prepare",
@@ -104,7 +103,7 @@ def fitted(gpu: Gpu, *, bench: Bench) -> generate.Fitted:
         for ranked in bench.searches.all_ranked(gpu)
         for one in ranked.found
     )
-    found = [*read_rough(shipped_folder() / gpu.slug, gpu), *here]
+    found = [*shipped_rough(gpu), *here]
     return generate.Fitted(
         (seed_id, values, key, us)
         for seed_id, measured, key, us in found

@@ -16,7 +16,7 @@ from l2tune.generate.cost import estimate_us
 from l2tune.spec.key import GemmKey
 
 _REACH_OCTAVES = 2.5
-"""Products farther away than this, in any direction, say nothing."""
+"""Unless another reach is asked for."""
 _WIDE, _NARROW = (1.0, 0.6), (0.5, 0.2)
 """Standard deviations of the weights, in octaves of sizes and of tunables."""
 _WIDE_PRIOR, _NARROW_PRIOR = 0.05, 0.01
@@ -45,14 +45,32 @@ class Fitted:
         }
 
     def estimates_us(
-        self, seed_id: str, instances: Sequence[Mapping[str, int]], key: GemmKey
+        self,
+        seed_id: str,
+        instances: Sequence[Mapping[str, int]],
+        key: GemmKey,
+        *,
+        reach: float = _REACH_OCTAVES,
+        itself: bool = True,
     ) -> list[float]:
-        """Guess the time of each instance of one seed, microseconds; infinite without a guess."""
+        """Guess the time of each instance of one seed, microseconds.
+
+        Args:
+            seed_id: The seed.
+            instances: Tunables, the same ones as were measured.
+            key: The product.
+            reach: Products farther away than so many octaves, in any direction, say nothing.
+            itself: Whether what was measured of the very product counts.
+
+        Returns:
+            Infinite where the cost model has no guess.
+        """
         guesses = np.array([estimate_us(seed_id, values, key) for values in instances])
         if seed_id not in self._places or not len(instances):
             return [float(guess) for guess in guesses]
         apart = np.abs(self._places[seed_id] - np.array(_place(key)))
-        near = apart.max(axis=1) <= _REACH_OCTAVES
+        farthest = apart.max(axis=1)
+        near = (farthest <= reach) & ((farthest > 0) | itself)
         residuals = self._residuals[seed_id][near]
         tunables = np.array([_octaves(values) for values in instances])
         to_key = (apart[near] ** 2).sum(axis=1)

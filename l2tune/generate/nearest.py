@@ -1,21 +1,22 @@
 """Which proven kernel a key may get that nothing was tuned for: a guess, fitted to the records.
 
-A kernel's time is the cost model's guess, times what that was off by at the nearest records of the
-kernel's family; torch.matmul's is the floor, times what torch was above it at the nearest records.
-Sizes are compared in octaves. How far a guess may be trusted the records say themselves: each is
-guessed without itself, and what was promised beyond what was measured there is the doubt.
+A kernel's time is the search's own model (`l2tune.generate.fitted`), fitted to the records and to
+rough times; torch.matmul's is the floor, times what torch was above it at the nearest records.
+Sizes are compared in octaves. How large a promised gain must be to be believed the records say
+themselves: each is guessed without itself, and promises as large may seldom have been broken there.
 Nothing here is stored or shown as a time.
 """
 
 import dataclasses
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from l2tune.generate.cost import estimate_us
-from l2tune.spec.kernel import KernelSource
+from l2tune.generate.fitted import Fitted
+from l2tune.generate.space import completed
 from l2tune.spec.key import GemmKey
 from l2tune.spec.problem import Problem
 from l2tune.spec.record import Record
@@ -23,12 +24,15 @@ from l2tune.spec.roofline import floor_us
 
 _NEIGHBOURS = 6
 _FEWEST = 3
-"""Records of a family below which its guesses are not corrected, and so not used."""
+"""Records below which torch's time is not guessed."""
+_REACH = 1.5
+"""Octaves within which what was measured says something of a kernel: farther costs time here."""
 _SOFTENING = 0.25
 """Octaves within which one neighbour is as near as another."""
-_JUDGED = 256
+_JUDGED = 160
 """Records at most that are guessed without themselves."""
-_KEPT_PROMISES = 0.95
+_BROKEN = 0.03
+"""Share of promises that may have been broken, counting one more than there are."""
 _NOISE = 0.02
 """Two runs of one kernel differ by less; no gain below it is believed."""
 
@@ -41,7 +45,7 @@ class Choice:
         record: One whose kernel it is; it was tuned for another key.
         us: What the kernel may take.
         torch_us: What `torch.matmul` may take.
-        doubt: Share by which the gain may have been promised too high.
+        doubt: Share that the promised gain must exceed to be believed.
     """
 
     record: Record
@@ -58,16 +62,28 @@ class Choice:
 class Nearest:
     """What a cache's records say of keys that it has no record for."""
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    def __init__(
+        self,
+        records: Iterable[Record],
+        measured: Iterable[tuple[str, Mapping[str, int], GemmKey, float]] = (),
+    ) -> None:
         """Sort the records; each group is fitted when it is first asked.
 
         Args:
             records: Those whose kernels may run here; no other kernel is ever chosen.
+            measured: Further times of instances on this GPU model: seed, tunables, product,
+                microseconds. Of any layout: they differ little.
         """
         self._records: dict[_Pick, list[Record]] = {}
         for record in records:
             self._records.setdefault(_pick(record.key), []).append(record)
         self._groups: dict[_Pick, _Group] = {}
+        own = (_measured(record) for some in self._records.values() for record in some)
+        self._fitted = Fitted(
+            (seed_id, tunables, key, us)
+            for seed_id, values, key, us in itertools.chain(measured, own)
+            if (tunables := completed(seed_id, values)) is not None
+        )
 
     def choose(self, key: GemmKey, problem: Problem | None = None) -> Choice | None:
         """Guess the fastest kernel for `key`, and how it compares with `torch.matmul`.
@@ -83,7 +99,7 @@ class Nearest:
         if pick not in self._records:
             return None
         if pick not in self._groups:
-            self._groups[pick] = _Group(self._records[pick])
+            self._groups[pick] = _Group(self._records[pick], self._fitted)
         return self._groups[pick].choose(key, problem or key.problem())
 
 
@@ -115,28 +131,26 @@ class _Guess:
 class _Group:
     """The records of one pick, as points in octaves with two logarithms each."""
 
-    def __init__(self, records: list[Record]) -> None:
-        usable = [
-            (record, off) for record in records if (off := _logs(record)) is not None
-        ]  # fmt: skip
-        self._records = [record for record, _ in usable]
-        self._points = np.array([_point(record.key) for record, _ in usable]).reshape(-1, 5)
-        logs = np.array([off for _, off in usable]).reshape(-1, 2)
-        self._kernel, self._torch = logs[:, 0], logs[:, 1]
-        families = np.array([record.verified.compiled.source.header.id for record, _ in usable])
-        self._families = {str(name): np.flatnonzero(families == name) for name in set(families)}
-        self._everything = np.arange(len(usable))
-        digests = [record.verified.compiled.source.digest for record in self._records]
-        self._kernels = dict(zip(digests, self._records, strict=True))
+    def __init__(self, records: list[Record], fitted: Fitted) -> None:
+        self._records = [record for record in records if floor_us(record.key)]
+        self._fitted = fitted
+        self._points = np.array([_point(record.key) for record in self._records]).reshape(-1, 5)
+        self._torch = np.array([_above_floor(record) for record in self._records])
+        self._everything = np.arange(len(self._records))
+        digests = [_digest(record) for record in self._records]
         self._uses = Counter(digests)
-        self._typical = max(_NOISE, float(np.std(self._kernel - self._torch))) if usable else 0.0
-        self._excess = self._broken_promises()
+        self._kernels: dict[str, list[Record]] = {}
+        for record in dict(zip(digests, self._records, strict=True)).values():
+            source = record.verified.compiled.source
+            if completed(source.header.id, source.tunables) is not None:
+                self._kernels.setdefault(source.header.id, []).append(record)
+        self._least = self._least_promise()
 
     def choose(self, key: GemmKey, problem: Problem) -> Choice | None:
         best = self._best(key, problem)
         if best is None:
             return None
-        doubt = math.expm1(min(700.0, max(_NOISE, self._excess * best.unsure)))
+        doubt = math.expm1(min(700.0, max(_NOISE, self._least * best.unsure)))
         return Choice(best.record, math.exp(best.log_us), math.exp(best.log_torch_us), doubt)
 
     def _best(self, key: GemmKey, problem: Problem, without: int | None = None) -> _Guess | None:
@@ -158,39 +172,50 @@ class _Group:
         floor = floor_us(key)
         if torch is None or not floor:
             return
-        families = {
-            name: _nearby(distances, rows, self._kernel, without)
-            for name, rows in self._families.items()
-        }
+        unsure = (_NOISE + torch.spread) * (1.0 + torch.distance)
         only = None if without is None else _digest(self._records[without])
-        for digest, record in self._kernels.items():
-            source = record.verified.compiled.source
-            near, guess_us = families[source.header.id], _guess_us(source, key)
-            if near is None or guess_us is None or (digest == only and self._uses[digest] == 1):
-                continue
-            spread = self._typical + math.hypot(near.spread, torch.spread)
-            yield _Guess(
-                record, math.log(guess_us) + near.mean, math.log(floor) + torch.mean,
-                spread * (1.0 + near.distance),
-            )  # fmt: skip
+        for seed_id, records in self._kernels.items():
+            guesses_us = self._guesses_us(seed_id, records, key, itself=without is None)
+            for record, guess_us in zip(records, guesses_us, strict=True):
+                own = _digest(record) == only and self._uses[_digest(record)] == 1
+                if 0.0 < guess_us < math.inf and not own:
+                    yield _Guess(
+                        record, math.log(guess_us), math.log(floor) + torch.mean, unsure
+                    )  # fmt: skip
 
-    def _broken_promises(self) -> float:
-        """How many times `unsure` the promised gain was too high, at most, in most records.
+    def _guesses_us(
+        self, seed_id: str, records: list[Record], key: GemmKey, *, itself: bool
+    ) -> list[float]:
+        """Of the kernels of some records of a seed, on another product."""
+        sources = [record.verified.compiled.source for record in records]
+        instances = [completed(seed_id, source.tunables) or {} for source in sources]
+        return self._fitted.estimates_us(seed_id, instances, key, reach=_REACH, itself=itself)
 
-        The kernel chosen without a record can hardly beat that record's own, the best of a search:
-        to hold its promise against the record's gain counts the optimism of choosing, too. Too few
-        records make it infinite.
+    def _least_promise(self) -> float:
+        """How many times `unsure` a promised gain must be, so that few kernels served are slower.
+
+        Records are guessed without themselves, their kernels' times on the very product too. What
+        the chosen kernel really takes there is then guessed with all that is known of it. From the
+        largest promise down, the last one is taken up to which hardly any was broken: the kernel
+        was slower than torch. Too few records make it infinite.
         """
         judged = np.unique(np.linspace(0, len(self._records) - 1, _JUDGED).astype(int))
-        found = []
+        found: list[tuple[float, bool]] = []
         for index in judged.tolist() if self._records else []:
-            record = self._records[index]
-            best = self._best(record.key, record.key.problem(), without=index)
+            key = self._records[index].key
+            best = self._best(key, key.problem(), without=index)
             if best is not None:
-                promised = best.log_torch_us - best.log_us
-                found.append((promised - math.log(record.outcome.timing.speedup)) / best.unsure)
-        rank = math.ceil(_KEPT_PROMISES * (len(found) + 1))
-        return sorted(found)[rank - 1] if rank <= len(found) else math.inf
+                seed_id = best.record.verified.compiled.source.header.id
+                (us,) = self._guesses_us(seed_id, [best.record], key, itself=True)
+                torch_us = floor_us(key) * math.exp(float(self._torch[index]))
+                promise = (best.log_torch_us - best.log_us) / best.unsure
+                found.append((promise, us > torch_us))
+        least, broken = math.inf, 0
+        for count, (promise, slower) in enumerate(sorted(found, reverse=True), 1):
+            broken += slower
+            if (broken + 1) / (count + 1) <= _BROKEN:
+                least = promise if count < len(found) else 0.0  # nothing is known against less
+        return max(least, 0.0)
 
 
 def _nearby(
@@ -215,22 +240,14 @@ def _point(key: GemmKey) -> tuple[float, ...]:
     return tuple(math.log2(x) for x in (key.m, key.n, key.k, key.batch, key.align))
 
 
-def _logs(record: Record) -> tuple[float, float] | None:
-    """The logarithms of measured over guessed time, of the kernel and of torch."""
-    guess_us = _guess_us(record.verified.compiled.source, record.key)
-    floor, timing = floor_us(record.key), record.outcome.timing
-    if guess_us is None or not floor:
-        return None
-    return math.log(timing.gpu.us / guess_us), math.log(timing.baselines["torch"].us / floor)
+def _above_floor(record: Record) -> float:
+    """The logarithm of torch's time over the floor."""
+    return math.log(record.outcome.timing.baselines["torch"].us / floor_us(record.key))
 
 
-def _guess_us(source: KernelSource, key: GemmKey) -> float | None:
-    """The cost model's guess; None for a kernel that it does not describe."""
-    try:
-        guess_us = estimate_us(source.header.id, source.tunables, key)
-    except (KeyError, ZeroDivisionError):  # a file of a seed's name with other tunables
-        return None
-    return guess_us if 0.0 < guess_us < math.inf else None
+def _measured(record: Record) -> tuple[str, Mapping[str, int], GemmKey, float]:
+    source = record.verified.compiled.source
+    return source.header.id, source.tunables, record.key, record.outcome.timing.gpu.us
 
 
 def _digest(record: Record) -> str:

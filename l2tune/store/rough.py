@@ -6,17 +6,19 @@ else, so a wrong one costs time only.
 """
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from l2tune.errors import KeyFormatError, PackError
+from l2tune.errors import CacheWarning, InfrastructureError, KeyFormatError, PackError
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Frozen
 from l2tune.spec.roofline import physical_minimum_us
 from l2tune.store.files import write_whole
+from l2tune.store.pack import shipped_folder
 from l2tune.store.searches import Ranked
 
 FILE = "rough.jsonl"
@@ -74,6 +76,15 @@ def read_rough(folder: Path, gpu: Gpu) -> list[Rough]:
     except (OSError, ValueError, ValidationError, KeyFormatError, IndexError) as error:
         raise PackError(f"{path}: {str(error).splitlines()[0]}; build the pack again") from None
     return found
+
+
+def shipped_rough(gpu: Gpu) -> list[Rough]:
+    """What ships for a GPU model. Never raises: what cannot be read is missing, with a warning."""
+    try:
+        return read_rough(shipped_folder() / gpu.slug, gpu)
+    except (PackError, InfrastructureError) as error:
+        warnings.warn(f"a model is fitted to less: {error}", CacheWarning, stacklevel=2)
+        return []
 
 
 def _dumped(data: object) -> str:

@@ -66,7 +66,10 @@ class Loaded:
 def stand(monkeypatch: pytest.MonkeyPatch, cache_dir: Path) -> Iterator[Stand]:
     """An H200 whose launches the stand-in makes, under the policy."""
     made, plan_for = Stand(), plan.plan_for
-    monkeypatch.setattr(plan, "plan_for", lambda product, dtype, _: plan_for(product, dtype, 0))
+    monkeypatch.setattr(
+        plan, "plan_for",
+        lambda product, dtype, _, half_sums: plan_for(product, dtype, 0, half_sums=half_sums),
+    )  # fmt: skip
     monkeypatch.setattr(plan, "detect", lambda device=0: H200)
     monkeypatch.setattr(plan, "_bound", made.bind)
     monkeypatch.setattr(plan.native, "build_in_background", lambda: None)

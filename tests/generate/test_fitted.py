@@ -74,9 +74,10 @@ def test_a_shortlist_has_the_best_guesses_and_some_of_every_family():
 
 
 def test_an_instance_of_an_older_seed_gets_the_tunables_that_came_since():
-    old = {"TILE_M": 64, "TILE_N": 64, "GONE": 1}
+    old = {"TILE_M": 64, "TILE_N": 64}
     found = generate.completed(SEED, old)
     assert found is not None
     assert set(found) == set(INSTANCES[0])
     assert (found["TILE_M"], found["TILE_N"], found["SPLIT"]) == (64, 64, 1)
     assert generate.completed("sm90a/none", old) is None
+    assert generate.completed(SEED, {"ANOTHER": 1}) is None
