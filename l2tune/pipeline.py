@@ -117,6 +117,7 @@ def prepare(
     bench: Bench,
     model: generate.Fitted,
     offered: Iterable[KernelSource] | None = None,
+    also: Iterable[KernelSource] = (),
     count: int = _TIMED,
     progress: Progress = silent,
 ) -> list[Compiled]:
@@ -127,6 +128,7 @@ def prepare(
         bench: Where to compile.
         model: Says which instances of the seeds those are.
         offered: Kernels in the place of the seeds.
+        also: Kernels besides.
         count: How many instances of the seeds.
         progress: Receives a line.
 
@@ -134,10 +136,10 @@ def prepare(
         UnsupportedProblemError: If no kernel admits the key.
     """
     sources = generate.shortlist(key, model, count=count) if offered is None else offered
-    compiled = build_all(sources, key, bench, progress)
+    compiled = build_all([*sources, *also], key, bench, progress)
     if not compiled:
         raise UnsupportedProblemError(f"{key.label}: no kernel admits it; torch.matmul serves it")
-    return compiled
+    return list({found.source.digest: found for found in compiled}.values())
 
 
 def search(
@@ -172,7 +174,11 @@ def search(
         for one, us in timed
     )  # fmt: skip
     known_us = torch_us if math.isfinite(torch_us) else None
-    bench.searches.put_ranked(Ranked(key=key, torch_us=known_us, found=found, tools=tools()))
+    bench.searches.put_ranked(
+        Ranked(
+            key=key, torch_us=known_us, found=found, tools=tools(), seeds=generate.seeds_digest()
+        )
+    )  # fmt: skip
     return [candidate for candidate, _ in timed]
 
 

@@ -64,6 +64,13 @@ def tune(
         ),
     ] = None,
     force: Annotated[bool, typer.Option(help="Tune keys that have a valid record too.")] = False,
+    improve: Annotated[
+        bool,
+        typer.Option(
+            help="Search again for keys with a valid record, once for each version of the seeds;"
+            " replace records that are beaten."
+        ),
+    ] = False,
     gpus: Annotated[int, typer.Option(min=1, help="How many GPUs to use, from --device on.")] = 1,
     stop_after_s: Annotated[
         float, typer.Option(help="Begin nothing after so many seconds; run again to go on.")
@@ -104,7 +111,7 @@ def tune(
             failed = _tune_all(
                 wanted, benches, pack, results_file,
                 stop_after_s=stop_after_s, gap_us=gap_us if server else None,
-                force=force, as_json=as_json,
+                force=force, improve=improve, as_json=as_json,
             )  # fmt: skip
     for said in failed.values():
         say(said, style="red")
@@ -145,10 +152,11 @@ class _Bar(fleet.Watch):
 
 def _tune_all(
     wanted: list[GemmKey], benches: Benches, pack: Pack | None, results_file: Path | None,
-    *, stop_after_s: float, gap_us: float | None, force: bool, as_json: bool,
+    *, stop_after_s: float, gap_us: float | None, force: bool, improve: bool, as_json: bool,
 ) -> dict[GemmKey, str]:  # fmt: skip
     """Tune what has no valid record, and report; returns why keys failed."""
     known = {} if force else valid_records(wanted, benches.timing[0])
+    incumbents, known = (known, {}) if improve else ({}, known)
     for key in wanted if force else []:
         benches.timing[0].searches.forget(key)
     offered = None if pack is None else functools.partial(_candidates, pack)
@@ -156,7 +164,8 @@ def _tune_all(
         bar = _Bar(progress, results_file)
         outcome = fleet.tune_all(
             [key for key in wanted if key not in known], benches,
-            offered=offered, watch=bar, stop_after_s=stop_after_s, gap_us=gap_us,
+            offered=offered, incumbents=incumbents, watch=bar, stop_after_s=stop_after_s,
+            gap_us=gap_us,
         )  # fmt: skip
         bar.end()
     found, failed = bar.records, outcome.failed

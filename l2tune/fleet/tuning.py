@@ -6,10 +6,11 @@ other, and a kernel that many keys chose is proven once. A pass skips what an ea
 
 import dataclasses
 import functools
+import hashlib
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -32,6 +33,8 @@ _SPREAD = 8
 """One key in eight comes first, with many candidates; what they show guides the rest."""
 _WIDE, _NARROW = 56, 32
 _KEYS_PER_FIT = 32
+_CLEARLY = 1.01
+"""A record's kernel gives way to one that is roughly timed to be faster by more than this."""
 _AS_FAST = 1.005
 """Of two rough times, what is not worth another kernel."""
 
@@ -67,6 +70,7 @@ def tune_all(
     benches: Benches,
     *,
     offered: Offered | None = None,
+    incumbents: Mapping[GemmKey, Record] | None = None,
     watch: Watch | None = None,
     stop_after_s: float = float("inf"),
     gap_us: float | None = None,
@@ -74,9 +78,11 @@ def tune_all(
     """Store a record for each key.
 
     Args:
-        keys: Of one GPU model; none has a record that is still valid.
+        keys: Of one GPU model.
         benches: Where to run.
         offered: Kernels to choose among, in the place of the seeds.
+        incumbents: Records that stay where the search finds nothing faster beyond its noise; their
+            kernels are timed with the others.
         watch: Is told how it goes.
         stop_after_s: After so many seconds no key is begun.
         gap_us: Mean gap of single calls at random, microseconds; None times none.
@@ -84,7 +90,9 @@ def tune_all(
     Raises:
         CacheError: If results cannot be stored.
     """
-    fleet = _Fleet(benches, offered, watch or Watch(), time.monotonic() + stop_after_s)
+    fleet = _Fleet(
+        benches, offered, incumbents or {}, watch or Watch(), time.monotonic() + stop_after_s
+    )
     fleet.search(keys)
     fleet.prove(keys)
     fleet.confirm(keys, gap_us)
@@ -93,10 +101,15 @@ def tune_all(
 
 class _Fleet:
     def __init__(
-        self, benches: Benches, offered: Offered | None, watch: Watch, deadline: float
+        self,
+        benches: Benches,
+        offered: Offered | None,
+        incumbents: Mapping[GemmKey, Record],
+        watch: Watch,
+        deadline: float,
     ) -> None:
         self.outcome = Outcome()
-        self._offered = offered
+        self._offered, self._incumbents = offered, incumbents
         self._benches, self._watch, self._deadline = benches, watch, deadline
         self._tools = tools()
         self._lock = threading.Lock()
@@ -107,8 +120,7 @@ class _Fleet:
         wanted = [
             key
             for key in keys
-            if searches.chosen(key, self._tools) is None
-            and searches.ranked(key, self._tools) is None
+            if searches.chosen(key, self._tools) is None and self._ranked(key) is None
         ]
         self._watch.begin("timing candidates", len(wanted))
         if not wanted:
@@ -149,7 +161,11 @@ class _Fleet:
         self, bench: Bench, *, key: GemmKey, model: generate.Fitted, count: int
     ) -> list[Compiled]:
         offered = None if self._offered is None else self._offered(key)
-        return pipeline.prepare(key, bench=bench, model=model, offered=offered, count=count)
+        incumbent = self._incumbents.get(key)
+        also = [] if incumbent is None else [incumbent.verified.compiled.source]
+        return pipeline.prepare(
+            key, bench=bench, model=model, offered=offered, also=also, count=count
+        )
 
     def _search_ready(
         self, bench: Bench, ready: "queue.Queue[tuple[GemmKey, list[Compiled]] | None]"
@@ -175,7 +191,8 @@ class _Fleet:
             ranked
             for key in keys
             if key not in self.outcome.failed and searches.chosen(key, self._tools) is None
-            if (ranked := searches.ranked(key, self._tools)) is not None
+            if (ranked := self._ranked(key)) is not None
+            if not self._stays(ranked)
         ]
         self._watch.begin("proving", len(wanted))
         picked = fewest(wanted)
@@ -192,6 +209,20 @@ class _Fleet:
         self._over(self._benches.proving, list(firsts.values()), choose)
         known = set(firsts.values())
         self._over(self._benches.proving, [key for key in by_key if key not in known], choose)
+
+    def _ranked(self, key: GemmKey) -> Ranked | None:
+        """What the search of this version found, with the seeds as they are."""
+        ranked = self._benches.timing[0].searches.ranked(key, self._tools)
+        return ranked if ranked is not None and ranked.seeds == generate.seeds_digest() else None
+
+    def _stays(self, ranked: Ranked) -> bool:
+        """Whether the kernel of the key's record was timed too, and nothing was clearly faster."""
+        incumbent = self._incumbents.get(ranked.key)
+        if incumbent is None:
+            return False
+        text = hashlib.sha256(incumbent.verified.compiled.source.text.encode()).hexdigest()
+        own_us = next((found.us for found in ranked.found if found.text == text), None)
+        return own_us is not None and own_us <= _CLEARLY * ranked.found[0].us
 
     def confirm(self, keys: Sequence[GemmKey], gap_us: float | None) -> None:
         """Beside every baseline, in processes that had no part in choosing."""

@@ -5,10 +5,10 @@ Nothing here compiles or runs anything.
 
 from l2tune.generate.cost import estimate_us
 from l2tune.generate.fitted import Fitted
-from l2tune.generate.seeds import include_dir, seed_text, seed_texts
+from l2tune.generate.seeds import include_dir, seed_text, seed_texts, seeds_digest
 from l2tune.generate.space import candidates, completed, shortlist, source_of
 
 __all__ = [
     "Fitted", "candidates", "completed", "estimate_us", "include_dir", "seed_text", "seed_texts",
-    "shortlist", "source_of",
+    "seeds_digest", "shortlist", "source_of",
 ]  # fmt: skip

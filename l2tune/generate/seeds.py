@@ -1,6 +1,7 @@
 """The kernel files that ship with l2tune."""
 
 import functools
+import hashlib
 from pathlib import Path
 
 from l2tune.errors import InfrastructureError
@@ -27,6 +28,14 @@ def seed_texts() -> dict[str, str]:
     return {
         path.relative_to(_root()).with_suffix("").as_posix(): path.read_text() for path in paths
     }
+
+
+@functools.cache
+def seeds_digest() -> str:
+    """Tells the seeds, with their headers, from those of another version."""
+    paths = [*_root().glob("**/*.cu"), *_root().glob("**/*.cuh"), *_root().glob("triton/*.py")]
+    texts = [path.read_bytes() for path in sorted(paths)]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
 def seed_text(seed_id: str) -> str:

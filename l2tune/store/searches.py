@@ -44,12 +44,14 @@ class Ranked(Frozen):
         torch_us: Rough time of `torch.matmul`; None where its turn did not come.
         found: The kernels, the fastest first.
         tools: What they were timed with.
+        seeds: Digest of the seeds that candidates came from; with others the search is another.
     """
 
     key: GemmKey
     torch_us: float | None
     found: tuple[Measured, ...]
     tools: Tools
+    seeds: str = ""
 
 
 class Chosen(Frozen):

@@ -24,6 +24,7 @@ from l2tune.runtime.device import detect
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Refuted
+from l2tune.store.rough import shipped_rough
 
 COUNT, SEED, LARGEST, MAX_BYTES = 200, 0, 16384, 2e9
 BUDGET_S = 0.15
@@ -140,7 +141,7 @@ def main(path: Path, limit_s: float) -> int:
             sys.exit(f"{bench.cache_dir} holds no record for {gpu}; install a pack, or tune")
         picks = Counter((record.key.layout, record.key.dtype) for record in records)
         (layout, dtype), _ = picks.most_common(1)[0]
-        model = Nearest(records)
+        model = Nearest(records, shipped_rough(gpu))
         keys, rows = list(draw(gpu, layout=layout, dtype=dtype)), read(path)
         done = {identity(row) for row in rows}
         with path.open("a", newline="") as file:

@@ -11,7 +11,7 @@ from click.testing import Result
 from samples import TOOLS, interval
 from typer.testing import CliRunner
 
-from l2tune import measure, pipeline
+from l2tune import generate, measure, pipeline
 from l2tune.cli import app
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.spec.gpu import H200
@@ -47,7 +47,9 @@ class Tuner:
     def search(
         self, compiled: list[Compiled], key: GemmKey, *, bench: pipeline.Bench, check: bool
     ) -> None:
-        bench.searches.put_ranked(Ranked(key=key, torch_us=1.0, found=(), tools=TOOLS))
+        bench.searches.put_ranked(
+            Ranked(key=key, torch_us=1.0, found=(), tools=TOOLS, seeds=generate.seeds_digest())
+        )
 
     def choose(self, ranked: Any, key: GemmKey, *, bench: pipeline.Bench) -> None:
         verified = self.record(key).verified

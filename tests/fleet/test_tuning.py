@@ -1,5 +1,6 @@
 """Many keys through the passes: what is done is not done again, and few kernels serve many keys."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 import seeds
 from samples import TOOLS
 
-from l2tune import fleet, pipeline
+from l2tune import fleet, generate, pipeline
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.fleet.tuning import fewest
 from l2tune.spec.gpu import H200
@@ -47,8 +48,8 @@ class Steps:
 
     def search(self, compiled: Any, key: GemmKey, *, bench: Bench, check: bool) -> None:
         self._ask("search", key)
-        found = (Measured(text="0" * 64, seed="sm80/naive", values={}, us=2.0),)
-        bench.searches.put_ranked(Ranked(key=key, torch_us=1.0, found=found, tools=TOOLS))
+        assert not check
+        bench.searches.put_ranked(ranked(key, naive=2.0))
 
     def choose(self, ranked: Any, key: GemmKey, *, bench: Bench) -> None:
         self._ask("choose", key)
@@ -136,10 +137,27 @@ def test_what_cannot_be_stored_ends_the_run(steps: Steps, benches: fleet.Benches
         fleet.tune_all(KEYS, benches)
 
 
+def test_a_record_stays_unless_something_is_clearly_faster(
+    steps: Steps, benches: fleet.Benches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incumbents = {key: seeds.seed_record("sm80/naive", {}, key) for key in KEYS[:3]}
+    text = incumbents[KEYS[0]].verified.compiled.source.text
+    own = hashlib.sha256(text.encode()).hexdigest()
+    others_us = {KEYS[0]: 1.5, KEYS[1]: 1.995, KEYS[2]: 3.0, KEYS[3]: 1.0}
+
+    def search(compiled: Any, key: GemmKey, *, bench: Bench, check: bool) -> None:
+        bench.searches.put_ranked(ranked(key, **{own: 2.0, "other": others_us[key]}))
+
+    monkeypatch.setattr(pipeline, "search", search)
+    fleet.tune_all(KEYS[:4], benches, incumbents=incumbents)
+    assert steps.of("settle") == [KEYS[0].m, KEYS[3].m]
+
+
 def ranked(key: GemmKey, **times_us: float) -> Ranked:
     found = (Measured(text=text, seed="s", values={}, us=us) for text, us in times_us.items())
     ordered = tuple(sorted(found, key=lambda one: one.us))
-    return Ranked(key=key, torch_us=1.0, found=ordered, tools=TOOLS)
+    seeds_now = generate.seeds_digest()
+    return Ranked(key=key, torch_us=1.0, found=ordered, tools=TOOLS, seeds=seeds_now)
 
 
 def test_few_kernels_are_picked_and_none_that_is_slower() -> None:
@@ -150,3 +168,13 @@ def test_few_kernels_are_picked_and_none_that_is_slower() -> None:
         ranked(KEYS[3]),
     ])  # fmt: skip
     assert picked == {KEYS[0]: "b", KEYS[1]: "b", KEYS[2]: "c"}
+
+
+def test_a_search_among_other_seeds_is_made_again(steps: Steps, benches: fleet.Benches) -> None:
+    old = ranked(KEYS[0], naive=1.0).model_copy(update={"seeds": "older"})
+    searches = benches.timing[0].searches
+    searches.put_ranked(old)
+    searches.put_ranked(ranked(KEYS[1], naive=1.0))
+    fleet.tune_all(KEYS[:2], benches)
+    assert steps.of("search") == [KEYS[0].m]
+    assert steps.of("settle") == [KEYS[0].m, KEYS[1].m]
