@@ -25,7 +25,7 @@ from l2tune.runtime.worker import Worker, WorkerDied, retire_after_this_call
 from l2tune.spec.geometry import overlaps_predecessor
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Verified
-from l2tune.spec.roofline import physical_minimum_us
+from l2tune.spec.roofline import floor_us, physical_minimum_us
 
 _REPLAY_US, _MOST_SETS = 300.0, 24
 """The L2 is flushed before every replay; more sets would only take longer to capture."""
@@ -33,6 +33,8 @@ _BRIEF_REPLAYS, _ATTEMPTS = 1, 3
 """One replay may be disturbed, and a spacer's too: what physics forbids is timed again."""
 _RUNGS = ((3.0, 4, 3), (8.0, 3, 8))
 """Each: which share of all goes on, how many at least, and how many replays they get."""
+_WARMED_US = 100.0
+"""Launches above this bring a GPU to its power limit, and who is timed before it is there wins."""
 _HOPELESS_FACTOR = 10.0
 _HOPELESS_US = 20000.0
 _TIME_LIMIT_FACTOR = 4.0
@@ -166,7 +168,7 @@ class _Ranker:
         self._candidates, self._cache_dir = candidates, cache_dir
         self._sets = operands.sized(key, seed=seed, replay_us=_REPLAY_US, most=_MOST_SETS)
         self._clock = DeviceClock(key.flops, launches=self._sets.count)
-        self._least_us = physical_minimum_us(key)
+        self._key, self._least_us = key, physical_minimum_us(key)
         self.rounds = Rounds(
             self._clock,
             self._sets,
@@ -176,6 +178,10 @@ class _Ranker:
 
     def rank(self, deadline_s: float) -> None:
         """Time each briefly, then ever fewer ever better, until the deadline."""
+        if floor_us(self._key) > _WARMED_US:
+            self.rounds.enter(contestants.torch_matmul(self._sets))
+            self.rounds.warm_up()
+            self.rounds.leave(TORCH)
         for index in range(len(self._candidates)):
             if time.monotonic() > deadline_s:
                 return
