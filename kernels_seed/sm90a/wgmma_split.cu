@@ -16,9 +16,12 @@ STAGES = [2, 3, 4, 5, 6, 7, 8, 10, 12]
 SPLIT  = [1, 2, 3, 4, 5, 6, 7, 8]
 ROWS   = [1, 2]
 COLS   = [1, 2]
+PUSH   = [0, 1]
 where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N >= 8 * SPLIT", "TILE_N % (8 * ROWS) == 0",
-          "STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 <= smem_limit",
-          "SPLIT == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)"]
+          """STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 \
+             + PUSH * (SPLIT - 1) * cdiv(TILE_N, 8 * SPLIT) * 32 * TILE_M <= smem_limit""",
+          "SPLIT == 1 or PUSH == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)",
+          "SPLIT > 1 or PUSH == 0"]
 [tma.a]
 box          = ["64", "(TILE_K if a_t else TILE_M) // COLS"]
 swizzle      = 128
@@ -35,7 +38,8 @@ kernel  = "gemm"
 grid    = ["SPLIT * ROWS * COLS * cdiv(m, TILE_M * ROWS) * cdiv(n, TILE_N * COLS) * batch", 1, 1]
 block   = ["2 * TILE_M + 32", 1, 1]
 cluster = ["SPLIT * ROWS * COLS", 1, 1]
-smem    = "STAGES * 128 * (TILE_M + (TILE_N if b_t else cdiv(TILE_N, 64) * 64)) + 2048"
+smem    = """STAGES * 128 * (TILE_M + (TILE_N if b_t else cdiv(TILE_N, 64) * 64)) + 2048 \
+             + PUSH * (SPLIT - 1) * cdiv(TILE_N, 8 * SPLIT) * 32 * TILE_M"""
 args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_batched",
            "b_batched"]
 ---*/
@@ -51,11 +55,14 @@ args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_
 //   it have said so.
 // - Then each block leaves its sums in its own shared memory, where the ring was, meets the others,
 //   and adds up its share of the columns from all parts, always in the same order.
+// - With PUSH it sends the others their shares as soon as it has them, from registers into memory
+//   kept for that beside the ring; each block waits only for what it is sent.
 //
 // Past an edge the copy engine reads zeros, and drops what is stored; a block with no part of k
 // adds zeros. A bulk store writes up to the next 16 bytes; where n ends elsewhere, none is used.
 #include "l2/barrier.cuh"
 #include "l2/pdl.cuh"
+#include "l2/push.cuh"
 #include "l2/tma_sm90.cuh"
 #include "l2/types.cuh"
 #include "l2/wgmma_sm90.cuh"
@@ -74,6 +81,9 @@ constexpr int kEights = TILE_N / 8;           // groups of 8 columns, of which a
 static_assert(TILE_K == kSlab && TILE_M % 64 == 0 && TILE_N % 8 == 0, "wgmma and swizzle");
 
 constexpr int kPeers = ROWS + COLS - 1;       // blocks that read what this one fetches, it included
+
+// Where the barrier for what is pushed is, after those of the ring.
+__device__ __forceinline__ u32 pushed(u32 base) { return base + kOffsetEmpty + STAGES * 8; }
 
 // Where a block stands in its cluster.
 struct Place {
@@ -156,6 +166,13 @@ __device__ __forceinline__ float4 load_cluster(u32 remote) {
   return v;
 }
 
+__device__ __forceinline__ float4 load_shared(u32 address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+  return v;
+}
+
 // Writes a warp's 16 rows through `buffer`, 2 KB of shared memory for each 64 columns.
 __device__ __forceinline__ void store_by_copy(const float (&acc)[TILE_N / 2], u32 buffer,
                                               const l2::tensor_map& map_c, int row, int col,
@@ -191,6 +208,48 @@ __device__ __forceinline__ void store(l2::elem* c, int row, int col, int m, int 
   }
 }
 
+// Sends each other part its share of the columns, and adds up this block's own, part 0 first.
+__device__ __forceinline__ void add_pushed(const float (&acc)[TILE_N / 2], u32 base, Place place,
+                                           l2::elem* c, int row, int col, int m, int n, int ldc,
+                                           int lane) {
+  constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;  // groups of 8 columns, at most
+  const u32 parts = base + (pushed(0) + 8 + 127) / 128 * 128 + threadIdx.x * 16;
+  // What part `from` sends to part `to`: a block has no place for its own.
+  const auto place_of = [=](int from, int to) {
+    return parts + (from - (from > to)) * kShare * kReaders * 16;
+  };
+  u32 there[SPLIT], barrier[SPLIT];
+#pragma unroll
+  for (int p = 0; p < SPLIT; ++p) {
+    const int rank = place.rank_of(p, place.row, place.col);
+    there[p] = l2::map_to_rank(place_of(place.part, p), rank);
+    barrier[p] = l2::map_to_rank(pushed(base), rank);
+  }
+  float own[kShare * 4] = {};
+#pragma unroll
+  for (int eight = 0; eight < kEights; ++eight) {
+    const int p = ((eight + 1) * SPLIT - 1) / kEights;  // whose share it is in
+    const int i = eight - kEights * p / SPLIT;
+    const float* d = acc + eight * 4;
+    if (p != place.part) l2::push(there[p] + i * kReaders * 16, d, barrier[p]);
+    else own[i * 4] = d[0], own[i * 4 + 1] = d[1], own[i * 4 + 2] = d[2], own[i * 4 + 3] = d[3];
+  }
+  l2::mbarrier_wait_cluster(pushed(base), 0);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int eight = kEights * place.part / SPLIT + i;
+    if (kEights % SPLIT && eight == kEights * (place.part + 1) / SPLIT) break;
+    float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int p = 0; p < SPLIT; ++p) {
+      float4 part = {own[i * 4], own[i * 4 + 1], own[i * 4 + 2], own[i * 4 + 3]};
+      if (p != place.part) part = load_shared(place_of(p, place.part) + i * kReaders * 16);
+      sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
+    }
+    store(c, row, col + eight * 8, m, n, ldc, sum, lane);
+  }
+}
+
 extern "C" __global__ void __launch_bounds__(kReaders + 32)
 gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::tensor_map map_b,
      const __grid_constant__ l2::tensor_map map_c, l2::elem* __restrict__ c, int m, int n, int k,
@@ -222,9 +281,15 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
       l2::mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
       l2::mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
     }
+    if (PUSH) l2::mbarrier_init(pushed(base), 1);
     l2::mbarrier_init_fence();
+    if (PUSH) {
+      const int groups = kEights * (place.part + 1) / SPLIT - kEights * place.part / SPLIT;
+      l2::mbarrier_arrive_expect_tx(pushed(base), (SPLIT - 1) * groups * kReaders * 16);
+    }
   }
   if (kPeers > 1) l2::cluster_arrive(), l2::cluster_wait();  // so are the other blocks' barriers
+  else if (PUSH) l2::cluster_arrive_relaxed();  // they will be when something is sent
   if (copies) {
     l2::grid_dependency_wait();
     for (int step = 0; step < min(STAGES, steps); ++step)
@@ -266,18 +331,21 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
 #pragma unroll
       for (int i = 0; i < kEights; ++i)
         store(c, row, tile.col + i * 8, m, n, ldc, acc + i * 4, lane);
-    } else {
+    } else if (!PUSH) {
       l2::named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
     }
     if (SPLIT == 1 && TILE_N % kSlab == 0 && n % 8 == 0 && row < m)
       store_by_copy(acc, base + warp * (TILE_N * 32), map_c, row, tile.col, batch, n, lane);
-    if (SPLIT > 1) {
+    if (SPLIT > 1 && !PUSH) {
 #pragma unroll
       for (int i = 0; i < kEights; ++i)
         store_shared(base + (i * kReaders + threadIdx.x) * 16, acc + i * 4);
     }
   }
-  if (SPLIT > 1) {
+  if (PUSH) {
+    if (kPeers == 1) l2::cluster_wait();  // the other blocks' barriers are initialised
+    if (warp < kReaders / 32) add_pushed(acc, base, place, c, row, tile.col, m, n, ldc, lane);
+  } else if (SPLIT > 1) {
     l2::cluster_arrive(), l2::cluster_wait();  // every block's sums are there
     if (warp < kReaders / 32) {
       constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;
@@ -298,6 +366,7 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
       }
     }
   }
-  // A block stays until the others have read its sums, and sent their last arrivals.
-  if (kBlocks > 1) l2::cluster_arrive(), l2::cluster_wait();
+  // A block stays until the others have read its sums, and sent their last arrivals. What they push
+  // it has waited for.
+  if (kBlocks > 1 && (!PUSH || kPeers > 1)) l2::cluster_arrive(), l2::cluster_wait();
 }

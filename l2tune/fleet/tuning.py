@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 _SPREAD = 8
 """One key in eight comes first, with many candidates; what they show guides the rest."""
-_WIDE, _NARROW = 56, 32
+_WIDE, _NARROW = 64, 48
 _KEYS_PER_FIT = 32
 _CLEARLY = 1.01
 """A record's kernel gives way to one that is roughly timed to be faster by more than this."""

@@ -95,7 +95,7 @@ def _wgmma_half_us(values: Mapping[str, int], key: GemmKey) -> float:
 
 _SPLIT_FLOPS_PER_SM_US = 3.58e6
 _SPLIT_BYTES_PER_SM_US, _SPLIT_BYTES_PER_US = 67.6e3, 7.74e6
-_SPLIT_LAUNCH_US, _SPLIT_WAVE_US, _SPLIT_REDUCE_US = 1.47, 1.70, 0.66
+_SPLIT_LAUNCH_US, _SPLIT_WAVE_US, _SPLIT_REDUCE_US, _SPLIT_PUSH_US = 1.47, 1.70, 0.66, 0.3
 _CLUSTERED = {1: 1.0, 2: 1.0, 3: 129 / 132, 5: 110 / 132, 6: 120 / 132, 7: 105 / 132}
 """Share of an H200's multiprocessors that clusters of a size can be on; of 4 and 8, 120 of 132."""
 
@@ -104,15 +104,18 @@ def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     """The same of `wgmma_split`, whose blocks come in few waves and live on what the L2 can give.
 
     Fitted to 545 instances on 24 shapes of an H200: for each shape the six best guesses held one
-    within 1 % of the fastest. Larger clusters never fill a GPU with one block a multiprocessor: of
-    4 and 8 blocks 30 and 15 fit on an H200 (`cuOccupancyMaxActiveClusters`), and of other sizes
-    what there is room for in groups of 18, 16 and 10 multiprocessors, which those numbers tell.
+    within 1 % of the fastest. What PUSH saves is not fitted yet. Larger clusters never fill a GPU
+    with one block a multiprocessor: of 4 and 8 blocks 30 and 15 fit on an H200
+    (`cuOccupancyMaxActiveClusters`), and of other sizes what there is room for in groups of 18, 16
+    and 10 multiprocessors, which those numbers tell.
     """
     smem_limit = key.gpu.smem_limit_bytes
     tile_m, tile_n, split = values["TILE_M"], values["TILE_N"], values["SPLIT"]
     rows, cols = values["ROWS"], values["COLS"]
     depth = cdiv(cdiv(key.k, 64), split) * 64
+    push = values.get("PUSH", 0)  # of records from before there was one
     smem = values["STAGES"] * 128 * (tile_m + cdiv(tile_n, 64) * 64) + 3072
+    smem += push * (split - 1) * cdiv(tile_n, 8 * split) * 32 * tile_m
     resident = max(1, min(4, smem_limit // smem))
     size = split * rows * cols
     room = int(key.gpu.sms * _CLUSTERED.get(size, 10 / 11)) // size * size
@@ -123,7 +126,7 @@ def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     traffic_us = 2.0 * depth * (tile_m / cols + tile_n / rows) * together / rate
     compute_us = 2.0 * tile_m * tile_n * depth * together / _SPLIT_FLOPS_PER_SM_US
     tiles_us = waves * (max(traffic_us, compute_us) + _SPLIT_WAVE_US)
-    reduce_us = _SPLIT_REDUCE_US if split > 1 else 0.0
+    reduce_us = _SPLIT_REDUCE_US - push * _SPLIT_PUSH_US if split > 1 else 0.0
     return _SPLIT_LAUNCH_US + max(tiles_us, key.bytes_moved / _MEMORY_BYTES_PER_US) + reduce_us
 
 

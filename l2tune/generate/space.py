@@ -232,14 +232,16 @@ def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
             continue
         slot = 128 * (tile_m + cdiv(tile_n, 64) * 64)
         residents = (1, 2) if 2 * blocks > key.gpu.sms else (1,)
-        rooms = [key.gpu.smem_limit_bytes // resident - 4096 for resident in residents]
-        depths = [min(room // slot, max(2, steps)) for room in rooms]
-        for stages in {next((s for s in _SPLIT_STAGES if s <= depth), 0) for depth in depths}:
-            if stages:
-                yield {
-                    "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
-                    "SPLIT": split, "ROWS": rows, "COLS": cols,
-                }  # fmt: skip
+        for push in (0, 1) if split > 1 else (0,):
+            beside = push * (split - 1) * cdiv(tile_n, 8 * split) * 32 * tile_m
+            rooms = [key.gpu.smem_limit_bytes // resident - 4096 - beside for resident in residents]
+            depths = [min(room // slot, max(2, steps)) for room in rooms]
+            for stages in {next((s for s in _SPLIT_STAGES if s <= depth), 0) for depth in depths}:
+                if stages:
+                    yield {
+                        "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
+                        "SPLIT": split, "ROWS": rows, "COLS": cols, "PUSH": push,
+                    }  # fmt: skip
 
 
 def _wgmma_streamk(key: GemmKey) -> Iterator[_Values]:

@@ -20,6 +20,7 @@ INSTANCES = [
         "SPLIT": split,
         "ROWS": 1,
         "COLS": 1,
+        "PUSH": 0,
     }
     for tile_n, split in itertools.product((32, 64, 128), (1, 2, 4))
 ]
@@ -63,6 +64,7 @@ def test_a_shortlist_has_the_best_guesses_and_some_of_every_family():
         "SPLIT": 2,
         "ROWS": 1,
         "COLS": 1,
+        "PUSH": 0,
     }
     liked = Fitted([(SEED, values, KEY, 1.0)])
     found = generate.shortlist(KEY, liked, count=24)

@@ -81,6 +81,7 @@ WGMMA_SPLIT = [
     {"TILE_N": 96, "SPLIT": 2, "ROWS": 2, "COLS": 2},
     {"TILE_N": 8, "STAGES": 12, "SPLIT": 1},
     {"TILE_M": 128, "TILE_N": 128, "SPLIT": 6},
+    {"TILE_N": 256, "SPLIT": 3, "PUSH": 1},
 ]
 WGMMA_STREAMK = [
     {"SHARED": 1},

@@ -81,8 +81,11 @@ def test_wgmma_is_right_whatever_the_order_of_the_warps(order, cache):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     "values",
-    [{"SPLIT": 4}, {"SPLIT": 3}, {"ROWS": 2, "COLS": 2}, {"SPLIT": 2, "ROWS": 2}, {"TILE_N": 16}],
-)
+    [
+        {"SPLIT": 4}, {"SPLIT": 3}, {"ROWS": 2, "COLS": 2}, {"SPLIT": 2, "ROWS": 2}, {"TILE_N": 16},
+        {"SPLIT": 3, "PUSH": 1},
+    ],
+)  # fmt: skip
 def test_clusters_that_share_out_k_and_operands_are_right(values, layout, cache):
     picks = {**WGMMA_SPLIT, "SPLIT": 1, "STAGES": 2, **values}
     built = compiled("sm90a/wgmma_split", picks, cache, layout=layout)

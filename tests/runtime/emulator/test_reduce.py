@@ -43,6 +43,15 @@ def test_a_peers_shared_memory_is_changed_once_its_mbarrier_says_so(send, base):
     assert fault(PEER + send, (out, "output"), cluster=2) is Fault.UNFINISHED_ASYNC
 
 
+def test_lanes_of_one_store_may_send_to_different_blocks():
+    out = np.zeros(64, np.uint32)
+    turn = "and.b32 %r3, %r0, 1; xor.b32 %r3, %r3, %r1; mapa.shared::cluster.u32 %r4, %r2, %r3;"
+    turn += f"mov.u32 %r5, {BAR}; mapa.shared::cluster.u32 %r5, %r5, %r3;"
+    launch(PEER + turn + STORE + WAIT + READ, (out, "output"), cluster=2)
+    assert out[:32].tolist() == [i % 2 * 100 + i for i in range(32)]
+    assert out[32:].tolist() == [(1 - i % 2) * 100 + i for i in range(32)]
+
+
 def test_bytes_from_afar_are_counted():
     body = PEER.replace("[2048], 128", "[2048], 132") + STORE + WAIT
     assert fault(body, (np.zeros(64, np.uint32), "output"), cluster=2) is Fault.DEADLOCK

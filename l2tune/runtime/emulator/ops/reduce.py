@@ -35,7 +35,10 @@ _OPERATIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")
 
 
 class Remote(BulkCopy):
-    """Bytes on their way to shared memory of the cluster, where they are stored or reduced."""
+    """Bytes on their way to shared memory of the cluster, where they are stored or reduced.
+
+    Of several lanes that store at once, `lanes` has the first.
+    """
 
     harmless = False
 
@@ -89,11 +92,15 @@ def _scalar(instruction: Instruction, kernel: Kernel) -> Step | None:
     def step(warp: Warp, mask: Lanes) -> None:
         data = np.stack([read(warp, mask) for read in reads], axis=1).view(np.uint8)
         to, barriers = where(warp, mask), barrier(warp, mask)
+        together: dict[int, list[int]] = {}
         for lane in np.flatnonzero(mask).tolist():
             require_aligned(warp, int(to[lane]), size * count, "the destination")
-            start, targets = destinations(warp, int(to[lane]), int(barriers[lane]), None)
-            offsets, row = np.array([start]), data[lane : lane + 1]
-            remote = Remote(warp, lane, row, offsets, targets[0], apply, "generic")
+            # Lanes that reduce may meet at one number, so each comes by itself.
+            together.setdefault(lane if apply else int(barriers[lane]), []).append(lane)
+        for lanes in together.values():
+            found = [destinations(warp, int(to[i]), int(barriers[i]), None) for i in lanes]
+            offsets, target = np.array([start for start, _ in found]), found[0][1][0]
+            remote = Remote(warp, lanes[0], data[lanes], offsets, target, apply, "generic")
             warp.block.machine.pending.append(remote)
 
     return step
