@@ -1,4 +1,4 @@
-"""Many keys on many workers, on top of the pipeline.
+"""Many keys on many workers, on top of the steps that tune one.
 
 Threads of this process drive worker processes on this machine's GPUs; what each step finds is in
 the cache, so another run goes on where one was stopped.

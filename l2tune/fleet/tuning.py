@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from l2tune import generate, pipeline
+from l2tune import generate, steps
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.fleet.benches import Benches
-from l2tune.pipeline import Bench
 from l2tune.runtime.pool import map_over
 from l2tune.runtime.versions import tools
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import Dtype, GemmKey, Layout
 from l2tune.spec.outcome import Compiled
 from l2tune.spec.record import Record
+from l2tune.stages import Bench
 from l2tune.store import Ranked
 
 Offered = Callable[[GemmKey], list[KernelSource]]
@@ -146,7 +146,7 @@ class _Fleet:
                 if self._late():
                     break
                 if index % _KEYS_PER_FIT == 0:
-                    model = pipeline.fitted(key.gpu, bench=bench)
+                    model = steps.fitted(key.gpu, bench=bench)
                 count = _WIDE if index < len(first) else _NARROW
                 prepare = functools.partial(self._prepare, key=key, model=model, count=count)
                 if (compiled := self._try(bench, key, prepare)) is not None:
@@ -163,9 +163,7 @@ class _Fleet:
         offered = None if self._offered is None else self._offered(key)
         incumbent = self._incumbents.get(key)
         also = [] if incumbent is None else [incumbent.verified.compiled.source]
-        return pipeline.prepare(
-            key, bench=bench, model=model, offered=offered, also=also, count=count
-        )
+        return steps.prepare(key, bench=bench, model=model, offered=offered, also=also, count=count)
 
     def _search_ready(
         self, bench: Bench, ready: "queue.Queue[tuple[GemmKey, list[Compiled]] | None]"
@@ -182,7 +180,7 @@ class _Fleet:
             raise
 
     def _search(self, bench: Bench, *, key: GemmKey, compiled: list[Compiled]) -> None:
-        pipeline.search(compiled, key, bench=bench, check=self._offered is not None)
+        steps.search(compiled, key, bench=bench, check=self._offered is not None)
 
     def prove(self, keys: Sequence[GemmKey]) -> None:
         """The whole gate for a kernel's first key; then, as it is known, the rest of its keys."""
@@ -203,8 +201,8 @@ class _Fleet:
         by_key = {ranked.key: ranked for ranked in wanted}
 
         def choose(bench: Bench, key: GemmKey) -> None:
-            found = pipeline.searched(by_key[key], bench=bench, first=picked.get(key))
-            pipeline.choose(found, key, bench=bench)
+            found = steps.searched(by_key[key], bench=bench, first=picked.get(key))
+            steps.choose(found, key, bench=bench)
 
         self._over(self._benches.proving, list(firsts.values()), choose)
         known = set(firsts.values())
@@ -238,7 +236,7 @@ class _Fleet:
             bench.worker.renew()  # and what provers held of the GPU's memory is free
 
         def settle(bench: Bench, key: GemmKey) -> None:
-            record = pipeline.settle(wanted[key], bench=bench, gap_us=gap_us)
+            record = steps.settle(wanted[key], bench=bench, gap_us=gap_us)
             with self._lock:
                 self._watch.stored(record)
             bench.searches.forget_choice(key)

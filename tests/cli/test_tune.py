@@ -32,7 +32,7 @@ class NoWorker:
 
 
 class Tuner:
-    """Stands in for `pipeline.settle`, behind a search that finds the naive kernel for anything."""
+    """Stands in for `steps.settle`, behind a search that finds the naive kernel for anything."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -73,7 +73,7 @@ def tuner(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Tuner:
         monkeypatch.setattr(f"l2tune.{module}.Worker", NoWorker)
         monkeypatch.setattr(f"l2tune.{module}.native.build_if_missing", lambda: None)
     for step in ("prepare", "search", "choose", "settle"):
-        monkeypatch.setattr(f"l2tune.pipeline.{step}", getattr(made, step))
+        monkeypatch.setattr(f"l2tune.steps.{step}", getattr(made, step))
     for module in ("cli.tune", "fleet.tuning"):
         monkeypatch.setattr(f"l2tune.{module}.tools", lambda: TOOLS)
     return made

@@ -8,7 +8,8 @@ import pytest
 import seeds
 from samples import TOOLS
 
-from l2tune import fleet, generate, pipeline
+from l2tune import fleet, generate
+from l2tune import steps as steps_of_tuning
 from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.fleet.tuning import fewest
 from l2tune.spec.gpu import H200
@@ -71,7 +72,7 @@ class Steps:
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     made = Steps()
     for step in ("prepare", "search", "choose", "settle"):
-        monkeypatch.setattr(pipeline, step, getattr(made, step))
+        monkeypatch.setattr(steps_of_tuning, step, getattr(made, step))
     monkeypatch.setattr("l2tune.fleet.tuning.tools", lambda: TOOLS)
     return made
 
@@ -148,7 +149,7 @@ def test_a_record_stays_unless_something_is_clearly_faster(
     def search(compiled: Any, key: GemmKey, *, bench: Bench, check: bool) -> None:
         bench.searches.put_ranked(ranked(key, **{own: 2.0, "other": others_us[key]}))
 
-    monkeypatch.setattr(pipeline, "search", search)
+    monkeypatch.setattr(steps_of_tuning, "search", search)
     fleet.tune_all(KEYS[:4], benches, incumbents=incumbents)
     assert steps.of("settle") == [KEYS[0].m, KEYS[3].m]
 
