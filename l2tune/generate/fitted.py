@@ -74,13 +74,20 @@ class Fitted:
         residuals = self._residuals[seed_id][near]
         tunables = np.array([_octaves(values) for values in instances])
         to_key = (apart[near] ** 2).sum(axis=1)
-        to_values = ((tunables[:, None, :] - self._tunables[seed_id][near][None]) ** 2).sum(axis=2)
+        to_values = _squared_distances(tunables, self._tunables[seed_id][near])
         corrections: _Array = np.full(len(instances), self._residuals[seed_id].mean())
         for (of_key, of_values), prior in ((_WIDE, _WIDE_PRIOR), (_NARROW, _NARROW_PRIOR)):
             weights = np.exp(-0.5 * (to_key[None] / of_key**2 + to_values / of_values**2))
             total = weights.sum(axis=1) + prior
             corrections = (weights @ residuals + prior * corrections) / total
         return [float(guess) for guess in guesses * np.exp(corrections)]
+
+
+def _squared_distances(some: _Array, others: _Array) -> _Array:
+    """Of each row of `some` from each of `others`, by one matrix product."""
+    squares = (some**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None]
+    distances: _Array = np.maximum(squares - 2.0 * (some @ others.T), 0.0)
+    return distances
 
 
 def _place(key: GemmKey) -> list[float]:
