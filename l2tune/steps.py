@@ -205,7 +205,9 @@ def settle(
     timing = confirm(verified, key, bench, triton=chosen.triton, gap_us=gap_us)
     if isinstance(timing, Refuted):
         raise UnsupportedProblemError(f"{key.label}: refused after timing: {timing.detail}")
-    return store(key, admit.admit(timing), bench)
+    record = store(key, admit.admit(timing), bench)
+    bench.searches.forget_choice(key)
+    return record
 
 
 def store(key: GemmKey, outcome: Admitted | Declined, bench: Bench) -> Record:

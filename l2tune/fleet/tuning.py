@@ -239,7 +239,6 @@ class _Fleet:
             record = steps.settle(wanted[key], bench=bench, gap_us=gap_us)
             with self._lock:
                 self._watch.stored(record)
-            bench.searches.forget_choice(key)
 
         self._over(self._benches.timing, list(wanted), settle)
 
