@@ -36,7 +36,7 @@ class Steps:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, int]] = []
-        self.failures: dict[tuple[str, int], list[Exception]] = {}
+        self.failures: dict[tuple[str, int], list[BaseException]] = {}
 
     def _ask(self, step: str, key: GemmKey) -> None:
         self.asked.append((step, key.m))
@@ -79,7 +79,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
 
 @pytest.fixture
 def benches(cache_dir: Path) -> fleet.Benches:
-    two = [Bench(NoWorker(), cache_dir) for _ in range(2)]  # type: ignore[arg-type]
+    two = [Bench(NoWorker(), cache_dir) for _ in range(2)]
     return fleet.Benches(two, two)
 
 
@@ -110,7 +110,7 @@ def test_every_key_goes_through_every_step_once(steps: Steps, benches: fleet.Ben
 def test_another_run_goes_on_where_one_was_stopped(steps: Steps, benches: fleet.Benches) -> None:
     assert fleet.tune_all(KEYS, benches, stop_after_s=-1.0).left
     assert steps.asked == []
-    steps.failures = {("settle", key.m): [KeyboardInterrupt()] for key in KEYS}  # type: ignore
+    steps.failures = {("settle", key.m): [KeyboardInterrupt()] for key in KEYS}
     with pytest.raises(KeyboardInterrupt):
         fleet.tune_all(KEYS, benches)
     steps.asked.clear()
