@@ -135,39 +135,28 @@ def build(source: KernelSource, key: GemmKey, bench: Bench) -> Compiled | Failur
     known = bench.registry.refusal(key, source.digest)
     if known is not None:
         return known
-    result = compile_for(source, key, bench.artifacts, built=bench.built)
-    if not isinstance(result, Compiled):
+    result: Compiled | Failure
+    compiled = bench.built.get(source.digest)
+    if compiled is None:
+        result = compile_for(source, key, bench.artifacts)
+    else:  # the text is as it was; the key is another
+        refuted = verify.check_contract(source, key) or verify.check_resources(compiled, key)
+        result = refuted or compiled
+    if isinstance(result, Compiled):
+        bench.built[source.digest] = result
+    else:
         bench.registry.remember_refusal(key, source.digest, result)
     return result
 
 
-def compile_for(
-    source: KernelSource,
-    key: GemmKey,
-    artifacts: Artifacts,
-    *,
-    built: dict[str, Compiled] | None = None,
-) -> Compiled | Failure:
-    """Screen, check the contract, compile and check resources: all that needs no GPU.
-
-    Args:
-        source: The kernel, flattened.
-        key: What it is for.
-        artifacts: Where cubins are kept.
-        built: By digest, what this process has compiled; added to.
-    """
-    compiled: Compiled | CompileFailed | None = None if built is None else built.get(source.digest)
-    refuted = verify.check_contract(source, key)
-    if compiled is None:
-        refuted = verify.screen(source) or refuted
+def compile_for(source: KernelSource, key: GemmKey, artifacts: Artifacts) -> Compiled | Failure:
+    """Screen, check the contract, compile and check resources: all that needs no GPU."""
+    refuted = verify.screen(source) or verify.check_contract(source, key)
     if refuted is not None:
         return refuted
-    if compiled is None:
-        compiled = compile.compile_kernel(source, artifacts)
+    compiled = compile.compile_kernel(source, artifacts)
     if not isinstance(compiled, Compiled):
         return compiled
-    if built is not None:
-        built[source.digest] = compiled
     return verify.check_resources(compiled, key) or compiled
 
 

@@ -5,6 +5,7 @@ takes them in a row for one key, `l2tune.fleet` one after the other for many.
 """
 
 import datetime
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -46,12 +47,7 @@ def fitted(gpu: Gpu, *, bench: Bench) -> generate.Fitted:
         for ranked in bench.searches.all_ranked(gpu)
         for one in ranked.found
     )
-    found = [*shipped_rough(gpu), *here]
-    return generate.Fitted(
-        (seed_id, values, key, us)
-        for seed_id, measured, key, us in found
-        if (values := generate.completed(seed_id, measured)) is not None
-    )
+    return generate.fit(itertools.chain(shipped_rough(gpu), here))
 
 
 def prepare(

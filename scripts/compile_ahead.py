@@ -19,6 +19,7 @@ from l2tune.spec.kernel import KernelSource
 from l2tune.spec.outcome import Compiled
 from l2tune.stages import source_for
 from l2tune.store import Artifacts
+from l2tune.store.rough import shipped_rough
 
 
 def main() -> None:
@@ -28,7 +29,8 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200", choices=sorted(PRETENDED))
     parser.add_argument("--count", type=int, default=40, help="candidates of each product")
     options = parser.parse_args()
-    gpu, model = PRETENDED[options.gpu], generate.Fitted()
+    gpu = PRETENDED[options.gpu]
+    model = generate.fit(shipped_rough(gpu))  # what a search begins with
     if options.shapes is not None:
         keys = read_shapes(options.shapes, gpu)
     else:

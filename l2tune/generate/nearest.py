@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from l2tune.generate.fitted import Fitted
-from l2tune.generate.space import completed
+from l2tune.generate.space import completed, fit
 from l2tune.spec.key import GemmKey
 from l2tune.spec.problem import Problem
 from l2tune.spec.record import Record
@@ -79,11 +79,7 @@ class Nearest:
             self._records.setdefault(_pick(record.key), []).append(record)
         self._groups: dict[_Pick, _Group] = {}
         own = (_measured(record) for some in self._records.values() for record in some)
-        self._fitted = Fitted(
-            (seed_id, tunables, key, us)
-            for seed_id, values, key, us in itertools.chain(measured, own)
-            if (tunables := completed(seed_id, values)) is not None
-        )
+        self._fitted = fit(itertools.chain(measured, own))
 
     def choose(self, key: GemmKey, problem: Problem | None = None) -> Choice | None:
         """Guess the fastest kernel for `key`, and how it compares with `torch.matmul`.
@@ -140,10 +136,12 @@ class _Group:
         digests = [_digest(record) for record in self._records]
         self._uses = Counter(digests)
         self._kernels: dict[str, list[Record]] = {}
-        for record in dict(zip(digests, self._records, strict=True)).values():
+        self._tunables: dict[str, dict[str, int]] = {}
+        for digest, record in dict(zip(digests, self._records, strict=True)).items():
             source = record.verified.compiled.source
-            if completed(source.header.id, source.tunables) is not None:
+            if (tunables := completed(source.header.id, source.tunables)) is not None:
                 self._kernels.setdefault(source.header.id, []).append(record)
+                self._tunables[digest] = tunables
         self._least = self._least_promise()
 
     def choose(self, key: GemmKey, problem: Problem) -> Choice | None:
@@ -187,8 +185,7 @@ class _Group:
         self, seed_id: str, records: list[Record], key: GemmKey, *, itself: bool
     ) -> list[float]:
         """Of the kernels of some records of a seed, on another product."""
-        sources = [record.verified.compiled.source for record in records]
-        instances = [completed(seed_id, source.tunables) or {} for source in sources]
+        instances = [self._tunables[_digest(record)] for record in records]
         return self._fitted.estimates_us(seed_id, instances, key, reach=_REACH, itself=itself)
 
     def _least_promise(self) -> float:

@@ -145,6 +145,19 @@ def completed(seed_id: str, values: Mapping[str, int]) -> _Values | None:
     return {name: values.get(name, value) for name, value in first.items()}
 
 
+def fit(measured: Iterable[tuple[str, Mapping[str, int], GemmKey, float]]) -> Fitted:
+    """The model fitted to measurements of instances, as the seeds have them now.
+
+    Args:
+        measured: Seed, tunables, product, microseconds; what is of no seed's instance is left out.
+    """
+    return Fitted(
+        (seed_id, values, key, us)
+        for seed_id, found, key, us in measured
+        if (values := completed(seed_id, found)) is not None
+    )
+
+
 @functools.lru_cache(maxsize=8192)
 def _instance(
     seed_id: str, values: tuple[tuple[str, int], ...], arch: Arch, dtype: Dtype, layout: Layout

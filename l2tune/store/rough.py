@@ -5,6 +5,7 @@ a key: `{"key": ..., "us": {position: microseconds}}`. They decide what is tried
 else, so a wrong one costs time only.
 """
 
+import functools
 import json
 import warnings
 from collections.abc import Iterable, Mapping
@@ -78,13 +79,14 @@ def read_rough(folder: Path, gpu: Gpu) -> list[Rough]:
     return found
 
 
-def shipped_rough(gpu: Gpu) -> list[Rough]:
+@functools.cache  # a search asks again and again
+def shipped_rough(gpu: Gpu) -> tuple[Rough, ...]:
     """What ships for a GPU model. Never raises: what cannot be read is missing, with a warning."""
     try:
-        return read_rough(shipped_folder() / gpu.slug, gpu)
+        return tuple(read_rough(shipped_folder() / gpu.slug, gpu))
     except (PackError, InfrastructureError) as error:
         warnings.warn(f"a model is fitted to less: {error}", CacheWarning, stacklevel=2)
-        return []
+        return ()
 
 
 def _dumped(data: object) -> str:

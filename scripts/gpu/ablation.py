@@ -11,6 +11,7 @@ import csv
 import math
 import random
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from l2tune import generate, pipeline, stages
@@ -26,23 +27,14 @@ COLUMNS = ("m", "n", "k", "instances", "best_us", "fitted_us", "unfitted_us", "t
            "fitted", "unfitted")  # fmt: skip
 
 
-def fitted_without(key: GemmKey, rough: list[Rough]) -> Fitted:
-    """The model of the search, had the product never been timed."""
-    return Fitted(
-        (seed_id, values, other, us)
-        for seed_id, measured, other, us in rough
-        if other != key
-        if (values := generate.completed(seed_id, measured)) is not None
-    )
-
-
-def row(key: GemmKey, rough: list[Rough], bench: Bench) -> dict[str, object]:
+def row(key: GemmKey, rough: Sequence[Rough], bench: Bench) -> dict[str, object]:
     """Time all instances of a product, and look up what a search would have found."""
     everything = generate.candidates(key, per_family=10_000)
     timed, torch_us = stages.rank(stages.build_all(everything, key, bench), key, bench)
     us = {found.source.name: taken_us for found, taken_us in timed}
     picks = {"best": min(us, key=us.__getitem__)}
-    for name, model in (("fitted", fitted_without(key, rough)), ("unfitted", Fitted())):
+    others = generate.fit(one for one in rough if one[2] != key)  # had it never been timed
+    for name, model in (("fitted", others), ("unfitted", Fitted())):
         shortlist = [source.name for source in generate.shortlist(key, model, count=TIMED)]
         picks[name] = min((n for n in shortlist if n in us), key=us.__getitem__)
     times = {f"{name}_us": f"{us[pick]:.3f}" for name, pick in picks.items()}
