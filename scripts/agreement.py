@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from covering_set import VALUES, Entry, covering_set
+from marked import replaced
 
 from l2tune import compile, settings  # noqa: A004
 from l2tune.runtime.emulator.processor import EmulatedProcessor
@@ -34,7 +35,6 @@ from l2tune.verify.trial import Bench
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs/results/nvidia-h200"
 EMULATED, COMPARED = FOLDER / "agreement_emulated.csv", FOLDER / "agreement.csv"
-BEGIN, END = "<!-- agreement:begin -->", "<!-- agreement:end -->"
 DEFINED_ORDER = ("sm80/naive", "sm80/tiled")
 """Families that add one product after the other: the PTX decides every bit of the result."""
 _NAN = 0x7FFF  # in either type
@@ -214,16 +214,12 @@ def _agreeing(rows: list[Row]) -> str:
 def write_table(*, check: bool) -> int:
     """Put the table into docs/emulator.md, or say whether it is there."""
     document = ROOT / "docs/emulator.md"
-    text = document.read_text()
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        sys.exit(f"{document}: needed the lines {BEGIN} and {END}; add them where the table goes")
-    wanted = f"{before}{BEGIN}\n{table(read(COMPARED))}\n{END}{after}"
+    wanted = replaced(document, "agreement", table(read(COMPARED)))
     if check:
-        if text != wanted:
+        stale = document.read_text() != wanted
+        if stale:
             print(f"{document}: out of date; run scripts/agreement.py table", file=sys.stderr)
-        return int(text != wanted)
+        return int(stale)
     document.write_text(wanted)
     return 0
 
