@@ -66,7 +66,7 @@ gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ 
      void* __restrict__ workspace, int m, int n, int k, int batch, int lda, int ldb, int ldc,
      long long stride_a, long long stride_b, long long stride_c) {
   extern __shared__ __align__(128) unsigned char smem[];
-  const u32 smem_base = l2::shared_address(smem);
+  const u32 smem_base = shared_address(smem);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp / WARPS_N * kWarpM, warp_n = warp % WARPS_N * kWarpN;
 
@@ -84,97 +84,39 @@ gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ 
   const int first = k_tiles * split / SPLIT, last = k_tiles * (split + 1) / SPLIT;
   const int k_begin = first * TILE_K, k_end = last == k_tiles ? k : last * TILE_K;
 
-  l2::grid_dependency_wait();
-  if (SPLIT > 1) l2::launch_dependents();
+  grid_dependency_wait();
+  if (SPLIT > 1) launch_dependents();
 
   OperandA tile_a(a + item * stride_a, lda, row0, m, k_begin, k_end, warp_m);
   OperandB tile_b(b + item * stride_b, ldb, col0, n, k_begin, k_end, warp_n);
-  float acc[kMmaM][kMmaN][4] = {};
-  Fragments fragments[2];
-
-#pragma unroll
-  for (int s = 0; s < STAGES - 1; ++s) {
-    tile_a.copy_tile(smem_base + s * kBytesA);
-    tile_b.copy_tile(smem_base + STAGES * kBytesA + s * kBytesB);
-    l2::cp_async_commit();
-  }
-  l2::cp_async_wait<STAGES - 2>();
-  __syncthreads();
-  int read = 0, write = STAGES - 1;
-  load_fragments(fragments[0], tile_a, tile_b, smem_base, read, 0);
-
-  for (int t = first; t < last; ++t) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == kSteps - 1) {
-        // All fragments of this tile are in registers: after the barrier its buffer may be
-        // overwritten, and the next tile is there for every thread.
-        l2::cp_async_wait<STAGES - 2>();
-        __syncthreads();
-        read = read == STAGES - 1 ? 0 : read + 1;
-      }
-      load_fragments(fragments[(step + 1) % 2], tile_a, tile_b, smem_base, read,
-                     (step + 1) % kSteps);
-      if (step == 0) tile_a.copy_tile(smem_base + write * kBytesA);
-      if (step == kCopyStepB) {
-        tile_b.copy_tile(smem_base + STAGES * kBytesA + write * kBytesB);
-        l2::cp_async_commit();
-        write = write == STAGES - 1 ? 0 : write + 1;
-      }
-      const Fragments& now = fragments[step % 2];
-#pragma unroll
-      for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-        for (int j = 0; j < kMmaN; ++j) l2::mma_m16n8k16(acc[i][j], now.a[i], now.b[j]);
-      }
-    }
-  }
+  Sums acc = {};
+  multiply_tiles(acc, tile_a, tile_b, smem_base, last - first);
 
   const int row = row0 + warp_m, col = col0 + warp_n;
   if (SPLIT > 1) {
-    // A lane holds two neighbouring columns: one 8-byte store. The pitch covers an odd n.
+    // Two neighbouring columns are one 8-byte store. The pitch covers an odd n.
     const int pitch = (n + 3) / 4 * 4;
     float* partial = static_cast<float*>(workspace) +
                      (static_cast<long long>(split) * batch + item) * m * pitch;
-#pragma unroll
-    for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-      for (int j = 0; j < kMmaN; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int r = row + i * 16 + half * 8 + lane / 4, s = col + j * 8 + lane % 4 * 2;
-          if (r < m && s < pitch)
-            *reinterpret_cast<float2*>(partial + static_cast<long long>(r) * pitch + s) =
-                make_float2(acc[i][j][2 * half], acc[i][j][2 * half + 1]);
-        }
-      }
-    }
+    for_pairs(acc, lane, [=](int down, int right, float2 sums) {
+      const int r = row + down, s = col + right;
+      if (r < m && s < pitch)
+        *reinterpret_cast<float2*>(partial + static_cast<long long>(r) * pitch + s) = sums;
+    });
     return;
   }
 
-  l2::cp_async_wait<0>();
+  cp_async_wait<0>();
   __syncthreads();  // the results reuse the tiles' memory
-  elem* staged = reinterpret_cast<elem*>(smem) + warp * 16 * kPitchC;
-  c += item * stride_c + static_cast<long long>(row) * ldc + col;
-#pragma unroll
-  for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-    for (int j = 0; j < kMmaN; ++j) {
-      elem* to = staged + lane / 4 * kPitchC + j * 8 + lane % 4 * 2;
-      *reinterpret_cast<u32*>(to) = l2::pack2(acc[i][j][0], acc[i][j][1]);
-      *reinterpret_cast<u32*>(to + 8 * kPitchC) = l2::pack2(acc[i][j][2], acc[i][j][3]);
-    }
-    __syncwarp();
-    store_rows(c + static_cast<long long>(i) * 16 * ldc, staged, ldc, m - row - i * 16, n - col);
-    __syncwarp();  // the next 16 rows overwrite these
-  }
+  store_tile(acc, c + item * stride_c + static_cast<long long>(row) * ldc + col,
+             reinterpret_cast<elem*>(smem) + warp * 16 * kPitchC, ldc, m - row, n - col, lane);
 }
 
 // c = the sum of the partial results, split 0 first. A thread takes four columns.
 extern "C" __global__ void __launch_bounds__(128)
 reduce(const void* __restrict__ workspace, elem* __restrict__ c, int m, int n, int batch, int ldc,
        long long stride_c) {
-  l2::grid_dependency_wait();
+  grid_dependency_wait();
   const int quads = (n + 3) / 4;
   const long long size = static_cast<long long>(batch) * m * quads;
   const long long index = blockIdx.x * 128ll + threadIdx.x;

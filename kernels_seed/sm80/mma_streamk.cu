@@ -100,13 +100,13 @@ gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ 
      float* __restrict__ workspace, int m, int n, int k, int batch, int lda, int ldb, int ldc,
      long long stride_a, long long stride_b, long long stride_c) {
   extern __shared__ __align__(128) unsigned char smem[];
-  const u32 smem_base = l2::shared_address(smem);
+  const u32 smem_base = shared_address(smem);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp / WARPS_N * kWarpM, warp_n = warp % WARPS_N * kWarpN;
   const Work work(m, n, k, batch);
 
-  l2::grid_dependency_wait();
-  l2::launch_dependents();
+  grid_dependency_wait();
+  launch_dependents();
 
   const long long begin = work.start(blockIdx.x), end = work.start(blockIdx.x + 1);
   for (long long at = begin; at < end;) {
@@ -119,84 +119,24 @@ gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ 
 
     OperandA tile_a(a + tile.batch * stride_a, lda, tile.row, m, k_begin, k_end, warp_m);
     OperandB tile_b(b + tile.batch * stride_b, ldb, tile.col, n, k_begin, k_end, warp_n);
-    float acc[kMmaM][kMmaN][4] = {};
-    Fragments fragments[2];
-
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; ++s) {
-      tile_a.copy_tile(smem_base + s * kBytesA);
-      tile_b.copy_tile(smem_base + STAGES * kBytesA + s * kBytesB);
-      l2::cp_async_commit();
-    }
-    l2::cp_async_wait<STAGES - 2>();
-    __syncthreads();
-    int read = 0, write = STAGES - 1;
-    load_fragments(fragments[0], tile_a, tile_b, smem_base, read, 0);
-
-    for (int t = first; t < last; ++t) {
-#pragma unroll
-      for (int step = 0; step < kSteps; ++step) {
-        if (step == kSteps - 1) {
-          // All fragments of this tile are in registers: after the barrier its buffer may be
-          // overwritten, and the next tile is there for every thread.
-          l2::cp_async_wait<STAGES - 2>();
-          __syncthreads();
-          read = read == STAGES - 1 ? 0 : read + 1;
-        }
-        load_fragments(fragments[(step + 1) % 2], tile_a, tile_b, smem_base, read,
-                       (step + 1) % kSteps);
-        if (step == 0) tile_a.copy_tile(smem_base + write * kBytesA);
-        if (step == kCopyStepB) {
-          tile_b.copy_tile(smem_base + STAGES * kBytesA + write * kBytesB);
-          l2::cp_async_commit();
-          write = write == STAGES - 1 ? 0 : write + 1;
-        }
-        const Fragments& now = fragments[step % 2];
-#pragma unroll
-        for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-          for (int j = 0; j < kMmaN; ++j) l2::mma_m16n8k16(acc[i][j], now.a[i], now.b[j]);
-        }
-      }
-    }
+    Sums acc = {};
+    multiply_tiles(acc, tile_a, tile_b, smem_base, last - first);
 
     if (last - first < work.steps) {
       float* partial = workspace + (2 * static_cast<long long>(blockIdx.x) + (begin < tile_begin)) *
                                        (TILE_M * TILE_N);
-#pragma unroll
-      for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-        for (int j = 0; j < kMmaN; ++j) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int r = warp_m + i * 16 + half * 8 + lane / 4, s = warp_n + j * 8 + lane % 4 * 2;
-            *reinterpret_cast<float2*>(partial + r * TILE_N + s) =
-                make_float2(acc[i][j][2 * half], acc[i][j][2 * half + 1]);
-          }
-        }
-      }
+      for_pairs(acc, lane, [=](int down, int right, float2 sums) {
+        *reinterpret_cast<float2*>(partial + (warp_m + down) * TILE_N + warp_n + right) = sums;
+      });
     }
 
-    l2::cp_async_wait<0>();
+    cp_async_wait<0>();
     __syncthreads();  // the results, or the next tile, reuse the tiles' memory
     if (last - first < work.steps) continue;
 
     const int row = tile.row + warp_m, col = tile.col + warp_n;
-    elem* staged = reinterpret_cast<elem*>(smem) + warp * 16 * kPitchC;
-    elem* out = c + tile.batch * stride_c + static_cast<long long>(row) * ldc + col;
-#pragma unroll
-    for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-      for (int j = 0; j < kMmaN; ++j) {
-        elem* to = staged + lane / 4 * kPitchC + j * 8 + lane % 4 * 2;
-        *reinterpret_cast<u32*>(to) = l2::pack2(acc[i][j][0], acc[i][j][1]);
-        *reinterpret_cast<u32*>(to + 8 * kPitchC) = l2::pack2(acc[i][j][2], acc[i][j][3]);
-      }
-      __syncwarp();
-      store_rows(out + static_cast<long long>(i) * 16 * ldc, staged, ldc, m - row - i * 16,
-                 n - col);
-      __syncwarp();  // the next 16 rows overwrite these
-    }
+    store_tile(acc, c + tile.batch * stride_c + static_cast<long long>(row) * ldc + col,
+               reinterpret_cast<elem*>(smem) + warp * 16 * kPitchC, ldc, m - row, n - col, lane);
     __syncthreads();  // and so do the next tile's copies
   }
 }
@@ -206,7 +146,7 @@ gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ 
 extern "C" __global__ void __launch_bounds__(128)
 join(const float* __restrict__ workspace, elem* __restrict__ c, int m, int n, int k, int batch,
      int ldc, long long stride_c) {
-  l2::grid_dependency_wait();  // blocks without a tile too: this launch must not end first
+  grid_dependency_wait();  // blocks without a tile too: this launch must not end first
   const Work work(m, n, k, batch);
   const long long index = work.start(blockIdx.x) / work.steps, tile_begin = index * work.steps;
   if (work.start(blockIdx.x) == tile_begin || work.start(blockIdx.x - 1ll) > tile_begin) return;

@@ -63,22 +63,15 @@ args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_
 #include "l2/barrier.cuh"
 #include "l2/pdl.cuh"
 #include "l2/push.cuh"
-#include "l2/tma_sm90.cuh"
-#include "l2/types.cuh"
-#include "l2/wgmma_sm90.cuh"
+#include "l2/wgmma_tile_sm90.cuh"
 
-using l2::u32;
+using namespace l2;
 
-constexpr int kSlab = 64;                     // elements in a 128-byte swizzled row; a slot's depth
 constexpr int kBlocks = SPLIT * ROWS * COLS;  // of a cluster
 constexpr int kReaders = TILE_M / 64 * 128;   // threads that multiply
-constexpr int kColsB = L2_B_T ? TILE_N : (TILE_N + kSlab - 1) / kSlab * kSlab;  // fetched of B
-constexpr u32 kBytesA = TILE_M * kSlab * 2, kBytesB = kColsB * kSlab * 2;
-constexpr u32 kSlabBytes = kSlab * kSlab * 2;
 constexpr u32 kOffsetB = STAGES * kBytesA, kOffsetFull = kOffsetB + STAGES * kBytesB;
 constexpr u32 kOffsetEmpty = kOffsetFull + STAGES * 8;
 constexpr int kEights = TILE_N / 8;           // groups of 8 columns, of which a thread holds 4 sums
-static_assert(TILE_K == kSlab && TILE_M % 64 == 0 && TILE_N % 8 == 0, "wgmma and swizzle");
 
 constexpr int kPeers = ROWS + COLS - 1;       // blocks that read what this one fetches, it included
 
@@ -104,10 +97,10 @@ struct Tile {
 };
 
 // Fetches 64 of k: this block's share of A for the blocks of its row, of B for those of its column.
-__device__ __forceinline__ void load(u32 base, int slot, const l2::tensor_map& map_a,
-                                     const l2::tensor_map& map_b, Tile tile, Place place, int k0) {
+__device__ __forceinline__ void load(u32 base, int slot, const tensor_map& map_a,
+                                     const tensor_map& map_b, Tile tile, Place place, int k0) {
   const u32 full = base + kOffsetFull + slot * 8;
-  l2::mbarrier_arrive_expect_tx(full, kBytesA + kBytesB);  // of all shares
+  mbarrier_arrive_expect_tx(full, kBytesA + kBytesB);  // of all shares
   constexpr int kShareA = (L2_A_T ? kSlab : TILE_M) / COLS;
   constexpr int kShareB = (L2_B_T ? TILE_N : kSlab) / ROWS;
   const u32 a = base + slot * kBytesA + place.col * kShareA * 128;
@@ -119,15 +112,15 @@ __device__ __forceinline__ void load(u32 base, int slot, const l2::tensor_map& m
 #pragma unroll
   for (int i = 0; i < (L2_A_T ? TILE_M / kSlab : 1); ++i) {
     const int inner = L2_A_T ? row + i * kSlab : k_a, outer = L2_A_T ? k_a : row;
-    if (COLS == 1) l2::tma_load_3d(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a);
-    else l2::tma_load_3d_multicast(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a,
+    if (COLS == 1) tma_load_3d(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a);
+    else tma_load_3d_multicast(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a,
                                    3 << place.rank_of(place.part, place.row, 0));
   }
 #pragma unroll
   for (int i = 0; i < (L2_B_T ? 1 : kColsB / kSlab); ++i) {
     const int inner = L2_B_T ? k_b : col + i * kSlab, outer = L2_B_T ? col : k_b;
-    if (ROWS == 1) l2::tma_load_3d(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b);
-    else l2::tma_load_3d_multicast(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b,
+    if (ROWS == 1) tma_load_3d(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b);
+    else tma_load_3d_multicast(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b,
                                    (1 | 1 << COLS) << place.rank_of(place.part, 0, place.col));
   }
 }
@@ -135,23 +128,10 @@ __device__ __forceinline__ void load(u32 base, int slot, const l2::tensor_map& m
 // Called by each reading warp: the slot may be overwritten, by every block that fetches for it.
 __device__ __forceinline__ void release(u32 empty, Place place, int lane) {
   if (kPeers == 1) {
-    if (lane == 0) l2::mbarrier_arrive(empty);
+    if (lane == 0) mbarrier_arrive(empty);
   } else if (lane < kPeers) {
-    l2::mbarrier_arrive_cluster(l2::map_to_rank(empty, place.peer(lane)));
+    mbarrier_arrive_cluster(map_to_rank(empty, place.peer(lane)));
   }
-}
-
-// Adds one slot's product, 64 of k in steps of 16; `a` is where this warpgroup's rows start.
-__device__ __forceinline__ void multiply(float (&acc)[TILE_N / 2], u32 a, u32 b, bool first) {
-  constexpr u32 kStepA = (L2_A_T ? 16 * 128 : 32) / 16, kStepB = (L2_B_T ? 32 : 16 * 128) / 16;
-  const auto operand_a = L2_A_T ? l2::wgmma_mn_major(a, kSlabBytes) : l2::wgmma_k_major(a);
-  const auto operand_b = L2_B_T ? l2::wgmma_k_major(b) : l2::wgmma_mn_major(b, kSlabBytes);
-  l2::wgmma_fence();
-#pragma unroll
-  for (int step = 0; step < kSlab / 16; ++step)
-    l2::wgmma<L2_A_T, !L2_B_T>(acc, operand_a + step * kStepA, operand_b + step * kStepB,
-                               step > 0 || !first);
-  l2::wgmma_commit();
 }
 
 __device__ __forceinline__ void store_shared(u32 address, const float* d) {
@@ -174,44 +154,29 @@ __device__ __forceinline__ float4 load_shared(u32 address) {
 }
 
 // Writes a warp's 16 rows through `buffer`, 2 KB of shared memory for each 64 columns.
-__device__ __forceinline__ void store_by_copy(const float (&acc)[TILE_N / 2], u32 buffer,
-                                              const l2::tensor_map& map_c, int row, int col,
-                                              int batch, int n, int lane) {
+__device__ __forceinline__ void store_by_copy(const float* acc, u32 buffer, const Output& out,
+                                              const tensor_map& map_c, int batch, int lane) {
 #pragma unroll
-  for (int i = 0; i < TILE_N / 16; ++i) {
-    const float* d = acc + i * 8;
-    // 16x16 as four 8x8: rows 0-7, rows 8-15, and the same of the next 8 columns.
-    l2::stmatrix_x4(buffer + i / 4 * 2048 + l2::swizzle_128(lane % 16, i % 4 * 2 + lane / 16),
-                    l2::pack2(d[0], d[1]), l2::pack2(d[2], d[3]),
-                    l2::pack2(d[4], d[5]), l2::pack2(d[6], d[7]));
-  }
-  l2::fence_proxy_async_shared();
+  for (int i = 0; i < TILE_N / 16; ++i)
+    stage(buffer + i / 4 * kBufferBytes, i % 4, acc + i * 8, lane);
+  fence_proxy_async_shared();
   __syncwarp();
   if (lane == 0) {
-    for (int slab = 0; slab < TILE_N / kSlab && col + slab * kSlab < n; ++slab)
-      l2::tma_store_3d(map_c, buffer + slab * 2048, col + slab * kSlab, row, batch);
-    l2::tma_store_commit();
-    l2::tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
+    for (int slab = 0; slab < TILE_N / kSlab && out.col + slab * kSlab < out.n; ++slab)
+      tma_store_3d(map_c, buffer + slab * kBufferBytes, out.col + slab * kSlab, out.row, batch);
+    tma_store_commit();
+    tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
   }
 }
 
-// Writes the four sums that a lane holds of 16 rows and 8 columns.
-__device__ __forceinline__ void store(l2::elem* c, int row, int col, int m, int n, int ldc,
-                                      const float* d, int lane) {
-  const int x = col + lane % 4 * 2;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int r = row + lane / 4 + half * 8;
-    l2::elem* out = c + static_cast<long long>(r) * ldc + x;  // 4-byte aligned: ldc and x are even
-    if (r < m && x + 1 < n) *reinterpret_cast<u32*>(out) = l2::pack2(d[2 * half], d[2 * half + 1]);
-    else if (r < m && x < n) *out = l2::to_elem(d[2 * half]);
-  }
+// Writes the four sums that a lane holds of the `eight`-th 8 columns.
+__device__ __forceinline__ void store(const Output& out, int eight, const float* d, int lane) {
+  out.store(0, eight * 8, pair_of(d), pair_of(d + 2), lane);
 }
 
 // Sends each other part its share of the columns, and adds up this block's own, part 0 first.
-__device__ __forceinline__ void add_pushed(const float (&acc)[TILE_N / 2], u32 base, Place place,
-                                           l2::elem* c, int row, int col, int m, int n, int ldc,
-                                           int lane) {
+__device__ __forceinline__ void add_pushed(const float* acc, u32 base, Place place,
+                                           const Output& out, int lane) {
   constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;  // groups of 8 columns, at most
   const u32 parts = base + (pushed(0) + 8 + 127) / 128 * 128 + threadIdx.x * 16;
   // What part `from` sends to part `to`: a block has no place for its own.
@@ -222,8 +187,8 @@ __device__ __forceinline__ void add_pushed(const float (&acc)[TILE_N / 2], u32 b
 #pragma unroll
   for (int p = 0; p < SPLIT; ++p) {
     const int rank = place.rank_of(p, place.row, place.col);
-    there[p] = l2::map_to_rank(place_of(place.part, p), rank);
-    barrier[p] = l2::map_to_rank(pushed(base), rank);
+    there[p] = map_to_rank(place_of(place.part, p), rank);
+    barrier[p] = map_to_rank(pushed(base), rank);
   }
   float own[kShare * 4] = {};
 #pragma unroll
@@ -231,10 +196,10 @@ __device__ __forceinline__ void add_pushed(const float (&acc)[TILE_N / 2], u32 b
     const int p = ((eight + 1) * SPLIT - 1) / kEights;  // whose share it is in
     const int i = eight - kEights * p / SPLIT;
     const float* d = acc + eight * 4;
-    if (p != place.part) l2::push(there[p] + i * kReaders * 16, d, barrier[p]);
+    if (p != place.part) push(there[p] + i * kReaders * 16, d, barrier[p]);
     else own[i * 4] = d[0], own[i * 4 + 1] = d[1], own[i * 4 + 2] = d[2], own[i * 4 + 3] = d[3];
   }
-  l2::mbarrier_wait_cluster(pushed(base), 0);
+  mbarrier_wait_cluster(pushed(base), 0);
 #pragma unroll
   for (int i = 0; i < kShare; ++i) {
     const int eight = kEights * place.part / SPLIT + i;
@@ -246,20 +211,20 @@ __device__ __forceinline__ void add_pushed(const float (&acc)[TILE_N / 2], u32 b
       if (p != place.part) part = load_shared(place_of(p, place.part) + i * kReaders * 16);
       sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
     }
-    store(c, row, col + eight * 8, m, n, ldc, sum, lane);
+    store(out, eight, sum, lane);
   }
 }
 
 extern "C" __global__ void __launch_bounds__(kReaders + 32)
-gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::tensor_map map_b,
-     const __grid_constant__ l2::tensor_map map_c, l2::elem* __restrict__ c, int m, int n, int k,
+gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
+     const __grid_constant__ tensor_map map_c, elem* __restrict__ c, int m, int n, int k,
      int ldc, long long stride_c, int a_batched, int b_batched) {
   extern __shared__ unsigned char dynamic[];
   // The swizzle counts rows from a 1024-byte boundary; all blocks of a cluster find the same one.
-  const u32 base = (l2::shared_address(dynamic) + 1023) / 1024 * 1024;
+  const u32 base = (shared_address(dynamic) + 1023) / 1024 * 1024;
   const u32 full = base + kOffsetFull, empty = base + kOffsetEmpty;
   const int warp = __shfl_sync(0xffffffff, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
-  const int rank = kBlocks == 1 ? 0 : l2::cluster_rank();
+  const int rank = kBlocks == 1 ? 0 : cluster_rank();
   const Place place = {rank / (ROWS * COLS), rank / COLS % ROWS, rank % COLS};
 
   const int tiles_m = (m - 1) / (TILE_M * ROWS) + 1, tiles_n = (n - 1) / (TILE_N * COLS) + 1;
@@ -274,24 +239,24 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
 
   const bool copies = warp == kReaders / 32 && lane == 0;
   if (copies) {
-    l2::prefetch_tensor_map(map_a);
-    l2::prefetch_tensor_map(map_b);
-    if (SPLIT == 1) l2::prefetch_tensor_map(map_c);
+    prefetch_tensor_map(map_a);
+    prefetch_tensor_map(map_b);
+    if (SPLIT == 1) prefetch_tensor_map(map_c);
     for (int i = 0; i < STAGES; ++i) {
-      l2::mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
-      l2::mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
+      mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
+      mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
     }
-    if (PUSH) l2::mbarrier_init(pushed(base), 1);
-    l2::mbarrier_init_fence();
+    if (PUSH) mbarrier_init(pushed(base), 1);
+    mbarrier_init_fence();
     if (PUSH) {
       const int groups = kEights * (place.part + 1) / SPLIT - kEights * place.part / SPLIT;
-      l2::mbarrier_arrive_expect_tx(pushed(base), (SPLIT - 1) * groups * kReaders * 16);
+      mbarrier_arrive_expect_tx(pushed(base), (SPLIT - 1) * groups * kReaders * 16);
     }
   }
-  if (kPeers > 1) l2::cluster_arrive(), l2::cluster_wait();  // so are the other blocks' barriers
-  else if (PUSH) l2::cluster_arrive_relaxed();  // they will be when something is sent
+  if (kPeers > 1) cluster_arrive(), cluster_wait();  // so are the other blocks' barriers
+  else if (PUSH) cluster_arrive_relaxed();  // they will be when something is sent
   if (copies) {
-    l2::grid_dependency_wait();
+    grid_dependency_wait();
     for (int step = 0; step < min(STAGES, steps); ++step)
       load(base, step, map_a, map_b, tile, place, (begin + step) * kSlab);
   }
@@ -300,53 +265,49 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
   if (copies) {
     u32 parity = 0;
     for (int step = STAGES, slot = 0; step < steps; ++step) {
-      l2::mbarrier_wait(empty + slot * 8, parity);
+      mbarrier_wait(empty + slot * 8, parity);
       load(base, slot, map_a, map_b, tile, place, (begin + step) * kSlab);
       if (++slot == STAGES) slot = 0, parity ^= 1;
     }
-    l2::launch_dependents();
+    launch_dependents();
   }
-  c += batch * stride_c;
-  const int row = tile.row + warp * 16;
-  float acc[TILE_N / 2];
+  const Output out = {c + batch * stride_c, tile.row + warp * 16, tile.col, m, n, ldc};
+  float acc[1][TILE_N / 2];
   if (warp < kReaders / 32) {
     int slot = 0, previous = 0;
     u32 parity = 0;
 #pragma unroll
-    for (int i = 0; i < TILE_N / 2; ++i) acc[i] = 0;
+    for (int i = 0; i < TILE_N / 2; ++i) acc[0][i] = 0;
     for (int step = 0; step < steps; ++step) {
-      l2::mbarrier_wait(full + slot * 8, parity);
-      multiply(acc, base + slot * kBytesA + warp / 4 * (64 * 128), base + kOffsetB + slot * kBytesB,
-               step == 0);
-      l2::wgmma_wait<1>();  // all but the product just issued are done: the slot before is read
+      mbarrier_wait(full + slot * 8, parity);
+      multiply<1>(acc, base + slot * kBytesA + warp / 4 * (64 * 128),
+                  base + kOffsetB + slot * kBytesB, step == 0);
+      wgmma_wait<1>();  // all but the product just issued are done: the slot before is read
       if (step > 0) release(empty + previous * 8, place, lane);
       previous = slot;
       if (++slot == STAGES) slot = 0, parity ^= 1;
     }
-    l2::wgmma_wait<0>();
-#pragma unroll
-    for (int i = 0; i < TILE_N / 2; ++i) l2::wgmma_pin(acc[i]);
-    l2::grid_dependency_wait();  // C may be read by the launch before
+    complete(acc);
+    grid_dependency_wait();  // C may be read by the launch before
     if (SPLIT == 1 && (TILE_N % kSlab || n % 8)) {
 #pragma unroll
-      for (int i = 0; i < kEights; ++i)
-        store(c, row, tile.col + i * 8, m, n, ldc, acc + i * 4, lane);
+      for (int i = 0; i < kEights; ++i) store(out, i, acc[0] + i * 4, lane);
     } else if (!PUSH) {
-      l2::named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
+      named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
     }
-    if (SPLIT == 1 && TILE_N % kSlab == 0 && n % 8 == 0 && row < m)
-      store_by_copy(acc, base + warp * (TILE_N * 32), map_c, row, tile.col, batch, n, lane);
+    if (SPLIT == 1 && TILE_N % kSlab == 0 && n % 8 == 0 && out.row < m)
+      store_by_copy(acc[0], base + warp * (TILE_N * 32), out, map_c, batch, lane);
     if (SPLIT > 1 && !PUSH) {
 #pragma unroll
       for (int i = 0; i < kEights; ++i)
-        store_shared(base + (i * kReaders + threadIdx.x) * 16, acc + i * 4);
+        store_shared(base + (i * kReaders + threadIdx.x) * 16, acc[0] + i * 4);
     }
   }
   if (PUSH) {
-    if (kPeers == 1) l2::cluster_wait();  // the other blocks' barriers are initialised
-    if (warp < kReaders / 32) add_pushed(acc, base, place, c, row, tile.col, m, n, ldc, lane);
+    if (kPeers == 1) cluster_wait();  // the other blocks' barriers are initialised
+    if (warp < kReaders / 32) add_pushed(acc[0], base, place, out, lane);
   } else if (SPLIT > 1) {
-    l2::cluster_arrive(), l2::cluster_wait();  // every block's sums are there
+    cluster_arrive(), cluster_wait();  // every block's sums are there
     if (warp < kReaders / 32) {
       constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;
 #pragma unroll
@@ -357,16 +318,16 @@ gemm(const __grid_constant__ l2::tensor_map map_a, const __grid_constant__ l2::t
         float4 part[SPLIT];
 #pragma unroll
         for (int p = 0; p < SPLIT; ++p)
-          part[p] = load_cluster(l2::map_to_rank(mine, place.rank_of(p, place.row, place.col)));
+          part[p] = load_cluster(map_to_rank(mine, place.rank_of(p, place.row, place.col)));
         float sum[4] = {0, 0, 0, 0};
 #pragma unroll
         for (int p = 0; p < SPLIT; ++p)
           sum[0] += part[p].x, sum[1] += part[p].y, sum[2] += part[p].z, sum[3] += part[p].w;
-        store(c, row, tile.col + eight * 8, m, n, ldc, sum, lane);
+        store(out, eight, sum, lane);
       }
     }
   }
   // A block stays until the others have read its sums, and sent their last arrivals. What they push
   // it has waited for.
-  if (kBlocks > 1 && (!PUSH || kPeers > 1)) l2::cluster_arrive(), l2::cluster_wait();
+  if (kBlocks > 1 && (!PUSH || kPeers > 1)) cluster_arrive(), cluster_wait();
 }

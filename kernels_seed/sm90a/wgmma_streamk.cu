@@ -64,6 +64,9 @@ args    = ["tma.a", "tma.b", "tma.c", "c", "workspace", "m", "n", "k", "batch", 
 // No hang, whatever else runs on the GPU: a block waits only for parts of blocks before it, which
 // start before it and write them before they wait; where it would wait for later ones it gives up
 // after a while, and whoever comes last does the work of those that did.
+namespace l2 {
+constexpr int kCluster = 1, kGroups = TILE_M > 64 ? 2 : 1, kSharers = kGroups;
+}
 #include "l2/flag.cuh"
 #include "l2/pdl.cuh"
 #include "l2/wgmma_pipeline_sm90.cuh"
@@ -74,6 +77,7 @@ constexpr int kMostParts = 16;                 // of a tile; one more where shar
 constexpr int kFewParts = 3;                   // which one block adds up
 constexpr int kPatience = 256;                 // looks at a flag, some 0.2 ms
 constexpr int kNap = 32;                       // between them, ns
+constexpr int kEights = TILE_N / 8;            // of 16 rows and 8 columns a thread has 4 sums
 constexpr int kQuads = kBlocks * kEights;      // of a thread's sums, in fours
 
 // The workspace: a flag for each block, 32 bytes apart, then parts of tiles, two for each block:
@@ -119,14 +123,6 @@ struct Work {
     const int begin = (tile - whole) * steps, first = block_of(begin);
     return {first, block_of(begin + steps - 1), start(first) < begin};
   }
-  // GROUP rows of tiles are walked column by column, then the next GROUP.
-  __device__ __forceinline__ Tile place(int tile) const {
-    const int batch = tile / (tiles_m * tiles_n), in_batch = tile - batch * tiles_m * tiles_n;
-    const int group_rows = min(GROUP, tiles_m), group = in_batch / (group_rows * tiles_n);
-    const int rows = min(group_rows, tiles_m - group * group_rows);  // the last may have fewer
-    const int in_group = in_batch - group * group_rows * tiles_n;
-    return {(group * group_rows + in_group % rows) * TILE_M, in_group / rows * TILE_N, batch};
-  }
 };
 
 // A block's pieces, in the order in which all its threads take them.
@@ -166,7 +162,7 @@ struct Meeting {
     const long long slot = 2 * block + (block == parts.first && parts.early);
     return sums + slot * (kQuads * kReaders);
   }
-  __device__ __forceinline__ void write(const Sums& acc, int block) const {
+  __device__ __forceinline__ void write(const Sums<float>& acc, int block) const {
     float4* to = part(block);
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
@@ -175,7 +171,7 @@ struct Meeting {
     }
   }
   // Adds the parts of all blocks before the last, whose own `acc` has.
-  __device__ __forceinline__ void add_others(Sums& acc) const {
+  __device__ __forceinline__ void add_others(Sums<float>& acc) const {
     for (int block = parts.first; block < parts.last; ++block) {
       const float4* from = part(block);
 #pragma unroll
@@ -201,7 +197,8 @@ struct Meeting {
           if (block + i <= parts.last)
             sum.x += d[i].x, sum.y += d[i].y, sum.z += d[i].z, sum.w += d[i].w;
       }
-      out.store(quad / kEights * 64, quad % kEights * 8, sum, reader % 32);
+      out.store(quad / kEights * 64, quad % kEights * 8, pack2(sum.x, sum.y), pack2(sum.z, sum.w),
+                reader % 32);
     }
   }
 };
@@ -220,7 +217,7 @@ __device__ __forceinline__ u32 claim(u32* flag, u32 count, u32 own) {
 }
 
 // What a block does with its part of a tile. True where `acc` then has the sums of the whole tile.
-__device__ __forceinline__ bool join(Sums& acc, const Meeting& meeting, const Output& out,
+__device__ __forceinline__ bool join(Sums<float>& acc, const Meeting& meeting, const Output& out,
                                      u32* claimed) {
   const Parts& parts = meeting.parts;
   const int block = blockIdx.x;
@@ -284,9 +281,9 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
       Walk walk(work);
       Piece piece;
       while (walk.next(work, piece)) {
-        const Tile tile = work.place(piece.tile);
+        const Tile tile = tile_at(piece.tile, work.tiles_m, work.tiles_n, 0);
         for (int step = piece.first; step < piece.last; ++step)
-          load(ring, map_a, map_b, tile, step * TILE_K, tile.batch * a_batched,
+          load(ring, map_a, map_b, tile, step * TILE_K, 0, tile.batch * a_batched,
                tile.batch * b_batched);
       }
       launch_dependents();
@@ -299,10 +296,10 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
     Walk walk(work);
     Piece piece;
     u32 turn = 0;
-    Sums acc;
+    Sums<float> acc;
     while (walk.next(work, piece)) {
-      multiply_steps(acc, ring, piece.last - piece.first, rows, lane);
-      const Tile tile = work.place(piece.tile);
+      multiply_steps(acc, ring, piece.last - piece.first, rows, lane, [] {});
+      const Tile tile = tile_at(piece.tile, work.tiles_m, work.tiles_n, 0);
       const Output out = {c + tile.batch * stride_c, tile.row + rows + warp * 16, tile.col, m, n,
                           ldc};
       if (piece.last - piece.first < work.steps) {

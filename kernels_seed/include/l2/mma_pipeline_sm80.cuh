@@ -117,22 +117,95 @@ __device__ __forceinline__ void load_fragments(Fragments& to, const OperandA& a,
   }
 }
 
-// Store 16 rows of a warp's results from `staged`; `c` points at the first of them.
-__device__ __forceinline__ void store_rows(elem* c, const elem* staged, int ldc, int rows_left,
-                                           int cols_left) {
+// A thread's sums.
+using Sums = float[kMmaM][kMmaN][4];
+
+// Adds the product of the next `count` tiles along k of both operands, which may be none. Copies of
+// tiles after these, zeros, are still under way when it returns.
+__device__ __forceinline__ void multiply_tiles(Sums& acc, OperandA& a, OperandB& b, u32 smem,
+                                               int count) {
+  Fragments fragments[2];
+#pragma unroll
+  for (int s = 0; s < STAGES - 1; ++s) {
+    a.copy_tile(smem + s * kBytesA);
+    b.copy_tile(smem + STAGES * kBytesA + s * kBytesB);
+    cp_async_commit();
+  }
+  cp_async_wait<STAGES - 2>();
+  __syncthreads();
+  int read = 0, write = STAGES - 1;
+  load_fragments(fragments[0], a, b, smem, read, 0);
+
+  for (int t = 0; t < count; ++t) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kSteps - 1) {
+        // All fragments of this tile are in registers: after the barrier its buffer may be
+        // overwritten, and the next tile is there for every thread.
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        read = read == STAGES - 1 ? 0 : read + 1;
+      }
+      load_fragments(fragments[(step + 1) % 2], a, b, smem, read, (step + 1) % kSteps);
+      if (step == 0) a.copy_tile(smem + write * kBytesA);
+      if (step == kCopyStepB) {
+        b.copy_tile(smem + STAGES * kBytesA + write * kBytesB);
+        cp_async_commit();
+        write = write == STAGES - 1 ? 0 : write + 1;
+      }
+      const Fragments& now = fragments[step % 2];
+#pragma unroll
+      for (int i = 0; i < kMmaM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kMmaN; ++j) mma_m16n8k16(acc[i][j], now.a[i], now.b[j]);
+      }
+    }
+  }
+}
+
+// Calls store(row, column, two neighbouring sums) for all that a lane has of its warp's tile.
+template <class Store>
+__device__ __forceinline__ void for_pairs(const Sums& acc, int lane, Store store) {
+#pragma unroll
+  for (int i = 0; i < kMmaM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kMmaN; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store(i * 16 + half * 8 + lane / 4, j * 8 + lane % 4 * 2,
+              make_float2(acc[i][j][2 * half], acc[i][j][2 * half + 1]));
+    }
+  }
+}
+
+// Stores a warp's tile of results, 16 rows at a time through shared memory that is this warp's own;
+// `c` points at the first of them.
+__device__ __forceinline__ void store_tile(const Sums& acc, elem* c, elem* staged, int ldc,
+                                           int rows_left, int cols_left, int lane) {
   constexpr int chunks = kWarpN / kChunk;
 #pragma unroll
-  for (int i = threadIdx.x % 32; i < 16 * chunks; i += 32) {
-    const int row = i / chunks, col = i % chunks * kChunk;
-    if (row >= rows_left) continue;
-    elem* to = c + static_cast<long long>(row) * ldc + col;
-    const elem* from = staged + row * kPitchC + col;
-    if (col + kChunk <= cols_left) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    } else {
-#pragma unroll 1
-      for (int e = 0; e < cols_left - col; ++e) to[e] = from[e];
+  for (int i = 0; i < kMmaM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kMmaN; ++j) {
+      elem* to = staged + lane / 4 * kPitchC + j * 8 + lane % 4 * 2;
+      *reinterpret_cast<u32*>(to) = pack2(acc[i][j][0], acc[i][j][1]);
+      *reinterpret_cast<u32*>(to + 8 * kPitchC) = pack2(acc[i][j][2], acc[i][j][3]);
     }
+    __syncwarp();
+#pragma unroll
+    for (int at = lane; at < 16 * chunks; at += 32) {
+      const int row = at / chunks, col = at % chunks * kChunk;
+      if (row >= rows_left - i * 16) continue;
+      elem* to = c + static_cast<long long>(i * 16 + row) * ldc + col;
+      const elem* from = staged + row * kPitchC + col;
+      if (col + kChunk <= cols_left) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      } else {
+#pragma unroll 1
+        for (int e = 0; e < cols_left - col; ++e) to[e] = from[e];
+      }
+    }
+    __syncwarp();  // the next 16 rows overwrite these
   }
 }
 

@@ -11,12 +11,12 @@ namespace l2 {
 // As for a float: it cannot be used ahead of the wait that completes it.
 __device__ __forceinline__ void wgmma_pin(u32& value) { asm volatile("" : "+r"(value)::"memory"); }
 
-// wgmma_half<kMnMajorA, kMnMajorB>(d, a, b, accumulate): as wgmma, with N / 4 registers; N = 64,
-// 128 or 256.
+// wgmma<kMnMajorA, kMnMajorB>(d, a, b, accumulate): as for floats, but d has N / 4 registers; N is
+// 64, 128 or 256.
 #define L2_WGMMA_HALF(N, A, B, ACCUMULATE, MN_A, MN_B, NAMES, ...)                                 \
   template <int kMnMajorA, int kMnMajorB>                                                          \
-  __device__ __forceinline__ void wgmma_half(u32 (&d)[N / 4], wgmma_operand a, wgmma_operand b,    \
-                                             int accumulate) {                                     \
+  __device__ __forceinline__ void wgmma(u32 (&d)[N / 4], wgmma_operand a, wgmma_operand b,         \
+                                        int accumulate) {                                          \
     asm volatile("{\n"                                                                             \
                  ".reg .pred p;\n"                                                                 \
                  "setp.ne.b32 p, %" #ACCUMULATE ", 0;\n"                                           \
