@@ -26,22 +26,33 @@ _Array = npt.NDArray[np.float64]
 
 
 class Fitted:
-    """Guesses of all seeds, fitted to measurements on one GPU model."""
+    """Guesses of all seeds, fitted to measurements on one GPU model.
+
+    Attributes:
+        products: How many products were measured.
+    """
 
     def __init__(
         self, measured: Iterable[tuple[str, Mapping[str, int], GemmKey, float]] = ()
     ) -> None:
         """Take in measurements: seed, tunables, product, microseconds."""
         rows: dict[str, list[tuple[list[float], list[float], float]]] = {}
+        keys = set[GemmKey]()
         for seed_id, values, key, us in measured:
             guess = estimate_us(seed_id, values, key)
             if math.isfinite(guess) and math.isfinite(us) and us > 0:
                 residual = max(-_LARGEST_RESIDUAL, min(_LARGEST_RESIDUAL, math.log(us / guess)))
                 rows.setdefault(seed_id, []).append((_place(key), _octaves(values), residual))
+                keys.add(key)
+        self.products = len(keys)
         self._places = {name: np.array([row[0] for row in found]) for name, found in rows.items()}
-        self._tunables = {name: np.array([row[1] for row in found]) for name, found in rows.items()}
         self._residuals = {
             name: np.array([row[2] for row in found]) for name, found in rows.items()
+        }
+        # Few instances were measured on many products: which ones, and whose each measurement is.
+        self._instances: dict[str, tuple[_Array, npt.NDArray[np.intp]]] = {
+            name: np.unique([row[1] for row in found], axis=0, return_inverse=True)
+            for name, found in rows.items()
         }
 
     def estimates_us(
@@ -71,15 +82,18 @@ class Fitted:
         apart = np.abs(self._places[seed_id] - np.array(_place(key)))
         farthest = apart.max(axis=1)
         near = (farthest <= reach) & ((farthest > 0) | itself)
-        residuals = self._residuals[seed_id][near]
-        tunables = np.array([_octaves(values) for values in instances])
         to_key = (apart[near] ** 2).sum(axis=1)
-        to_values = _squared_distances(tunables, self._tunables[seed_id][near])
+        residuals = self._residuals[seed_id][near]
+        known, whose = self._instances[seed_id]
+        to_known = _squared_distances(np.array([_octaves(values) for values in instances]), known)
         corrections: _Array = np.full(len(instances), self._residuals[seed_id].mean())
         for (of_key, of_values), prior in ((_WIDE, _WIDE_PRIOR), (_NARROW, _NARROW_PRIOR)):
-            weights = np.exp(-0.5 * (to_key[None] / of_key**2 + to_values / of_values**2))
-            total = weights.sum(axis=1) + prior
-            corrections = (weights @ residuals + prior * corrections) / total
+            weights = np.exp(-0.5 * to_key / of_key**2)
+            per_instance = np.bincount(whose[near], weights, len(known))
+            residual_sums = np.bincount(whose[near], weights * residuals, len(known))
+            nearness = np.exp(-0.5 * to_known / of_values**2)
+            total = nearness @ per_instance + prior
+            corrections = (nearness @ residual_sums + prior * corrections) / total
         return [float(guess) for guess in guesses * np.exp(corrections)]
 
 

@@ -12,7 +12,7 @@ from l2tune.errors import HeaderError
 from l2tune.generate.fitted import Fitted
 from l2tune.generate.seeds import seed_texts
 from l2tune.spec.expr import cdiv
-from l2tune.spec.gpu import Arch
+from l2tune.spec.gpu import Arch, Gpu
 from l2tune.spec.header import Header, parse
 from l2tune.spec.kernel import LONG_ACC, KernelSource, instantiate
 from l2tune.spec.key import Dtype, GemmKey, Layout
@@ -186,19 +186,24 @@ def _seeds_for(key: GemmKey) -> list[str]:
 
 def _guessed(seed_id: str, key: GemmKey, fitted: Fitted) -> Iterator[tuple[float, KernelSource]]:
     """A seed's instances that admit `key`, the best guess first; each is made when asked for."""
-    header = _seeds()[seed_id][1]
-    limits = {"smem_limit": key.gpu.smem_limit_bytes, "sms": key.gpu.sms}
     settings = _SETTINGS.get(seed_id)
     allowed = [
         values
         for values in (settings(key) if settings else [])
-        if all(condition({**values, **limits}) for condition in header.where)
+        if _is_allowed(seed_id, tuple(values.items()), key.gpu)
     ]
     guesses = fitted.estimates_us(seed_id, allowed, key)
     for guess_us, values in sorted(zip(guesses, allowed, strict=True), key=lambda pair: pair[0]):
         source = source_of(seed_id, values, key)
         if source is not None:
             yield guess_us, source
+
+
+@functools.lru_cache(maxsize=8192)
+def _is_allowed(seed_id: str, values: tuple[tuple[str, int], ...], gpu: Gpu) -> bool:
+    """Whether the seed's contract has such an instance for the GPU."""
+    names = {**dict(values), "smem_limit": gpu.smem_limit_bytes, "sms": gpu.sms}
+    return all(condition(names) for condition in _seeds()[seed_id][1].where)
 
 
 def _guess(pair: tuple[float, KernelSource]) -> float:

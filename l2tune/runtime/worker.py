@@ -51,6 +51,8 @@ class _Process:
     def __init__(self, device: int) -> None:
         ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        if device == NO_GPU:  # as many of them as cores; each with as many threads would only wait
+            environment["OMP_NUM_THREADS"] = "1"
         self._child = subprocess.Popen(
             [sys.executable, "-m", "l2tune.runtime.worker", str(theirs.fileno()), str(device)],
             pass_fds=[theirs.fileno()],
