@@ -6,7 +6,7 @@ dtype    = ["f16", "bf16"]
 acc      = "f32"
 layout   = ["nn", "nt", "tn", "tt"]
 requires = ["align >= 16", "k >= 1", "max(m, n, k) <= 2147000000",
-            "SPLIT * cdiv(m, 64) * cdiv(n, 8) * ROWS * COLS * batch <= 2147000000"]
+            "SPLIT * cdiv(m, 8) * cdiv(n, 8) * ROWS * COLS * batch <= 2147000000"]
 origin   = { kind = "seed", source = "written for l2tune" }
 [tune]
 TILE_M = [64, 128]
@@ -17,17 +17,20 @@ SPLIT  = [1, 2, 3, 4, 5, 6, 7, 8]
 ROWS   = [1, 2]
 COLS   = [1, 2]
 PUSH   = [0, 1]
+FLIP   = [0, 1]
 where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N >= 8 * SPLIT", "TILE_N % (8 * ROWS) == 0",
           """STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 \
              + PUSH * (SPLIT - 1) * cdiv(TILE_N, 8 * SPLIT) * 32 * TILE_M <= smem_limit""",
           "SPLIT == 1 or PUSH == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)",
           "SPLIT > 1 or PUSH == 0"]
 [tma.a]
-box          = ["64", "(TILE_K if a_t else TILE_M) // COLS"]
+box          = ["64", """(TILE_K if a_t else TILE_M) // COLS if FLIP == 0 \
+                         else (TILE_K if a_t else TILE_N) // ROWS"""]
 swizzle      = 128
 l2_promotion = 256
 [tma.b]
-box          = ["64", "(TILE_N if b_t else TILE_K) // ROWS"]
+box          = ["64", """(TILE_N if b_t else TILE_K) // ROWS if FLIP == 0 \
+                         else (TILE_M if b_t else TILE_K) // COLS"""]
 swizzle      = 128
 l2_promotion = 256
 [tma.c]
@@ -35,10 +38,12 @@ box          = ["64", "16"]
 swizzle      = 128
 [[launch]]
 kernel  = "gemm"
-grid    = ["SPLIT * ROWS * COLS * cdiv(m, TILE_M * ROWS) * cdiv(n, TILE_N * COLS) * batch", 1, 1]
+grid    = ["""SPLIT * ROWS * COLS * cdiv(n if FLIP else m, TILE_M * ROWS) \
+              * cdiv(m if FLIP else n, TILE_N * COLS) * batch""", 1, 1]
 block   = ["2 * TILE_M + 32", 1, 1]
 cluster = ["SPLIT * ROWS * COLS", 1, 1]
-smem    = """STAGES * 128 * (TILE_M + (TILE_N if b_t else cdiv(TILE_N, 64) * 64)) + 2048 \
+smem    = """STAGES * 128 * (TILE_M + (TILE_N if (a_t == 0 if FLIP else b_t == 1) \
+                                       else cdiv(TILE_N, 64) * 64)) + 2048 \
              + PUSH * (SPLIT - 1) * cdiv(TILE_N, 8 * SPLIT) * 32 * TILE_M"""
 args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_batched",
            "b_batched"]
@@ -55,6 +60,8 @@ args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_
 //   it have said so.
 // - Then each block leaves its sums in its own shared memory, where the ring was, meets the others,
 //   and adds up its share of the columns from all parts, always in the same order.
+// - With FLIP the tiles are those of the transposed product: n goes along the 64 rows that an
+//   instruction has at least, and m along the columns, of which 8 will do.
 // - With PUSH it sends the others their shares as soon as it has them, from registers into memory
 //   kept for that beside the ring; each block waits only for what it is sent.
 //
@@ -92,6 +99,7 @@ struct Place {
   }
 };
 
+// Rows and columns of the product, or of the transposed one.
 struct Tile {
   int row, col, batch_a, batch_b;
 };
@@ -101,27 +109,27 @@ __device__ __forceinline__ void load(u32 base, int slot, const tensor_map& map_a
                                      const tensor_map& map_b, Tile tile, Place place, int k0) {
   const u32 full = base + kOffsetFull + slot * 8;
   mbarrier_arrive_expect_tx(full, kBytesA + kBytesB);  // of all shares
-  constexpr int kShareA = (L2_A_T ? kSlab : TILE_M) / COLS;
-  constexpr int kShareB = (L2_B_T ? TILE_N : kSlab) / ROWS;
+  constexpr int kShareA = (kAlongM ? kSlab : TILE_M) / COLS;
+  constexpr int kShareB = (kAlongN ? kSlab : TILE_N) / ROWS;
   const u32 a = base + slot * kBytesA + place.col * kShareA * 128;
   const u32 b = base + kOffsetB + slot * kBytesB + place.row * kShareB * 128;
-  const int k_a = k0 + (L2_A_T ? place.col * kShareA : 0);
-  const int row = tile.row + (L2_A_T ? 0 : place.col * kShareA);
-  const int k_b = k0 + (L2_B_T ? 0 : place.row * kShareB);
-  const int col = tile.col + (L2_B_T ? place.row * kShareB : 0);
+  const int k_a = k0 + (kAlongM ? place.col * kShareA : 0);
+  const int row = tile.row + (kAlongM ? 0 : place.col * kShareA);
+  const int k_b = k0 + (kAlongN ? place.row * kShareB : 0);
+  const int col = tile.col + (kAlongN ? 0 : place.row * kShareB);
 #pragma unroll
-  for (int i = 0; i < (L2_A_T ? TILE_M / kSlab : 1); ++i) {
-    const int inner = L2_A_T ? row + i * kSlab : k_a, outer = L2_A_T ? k_a : row;
+  for (int i = 0; i < (kAlongM ? TILE_M / kSlab : 1); ++i) {
+    const int inner = kAlongM ? row + i * kSlab : k_a, outer = kAlongM ? k_a : row;
     if (COLS == 1) tma_load_3d(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a);
     else tma_load_3d_multicast(a + i * kSlabBytes, map_a, full, inner, outer, tile.batch_a,
-                                   3 << place.rank_of(place.part, place.row, 0));
+                               3 << place.rank_of(place.part, place.row, 0));
   }
 #pragma unroll
-  for (int i = 0; i < (L2_B_T ? 1 : kColsB / kSlab); ++i) {
-    const int inner = L2_B_T ? k_b : col + i * kSlab, outer = L2_B_T ? col : k_b;
+  for (int i = 0; i < (kAlongN ? kColsB / kSlab : 1); ++i) {
+    const int inner = kAlongN ? col + i * kSlab : k_b, outer = kAlongN ? k_b : col;
     if (ROWS == 1) tma_load_3d(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b);
     else tma_load_3d_multicast(b + i * kSlabBytes, map_b, full, inner, outer, tile.batch_b,
-                                   (1 | 1 << COLS) << place.rank_of(place.part, 0, place.col));
+                               (1 | 1 << COLS) << place.rank_of(place.part, 0, place.col));
   }
 }
 
@@ -171,7 +179,14 @@ __device__ __forceinline__ void store_by_copy(const float* acc, u32 buffer, cons
 
 // Writes the four sums that a lane holds of the `eight`-th 8 columns.
 __device__ __forceinline__ void store(const Output& out, int eight, const float* d, int lane) {
-  out.store(0, eight * 8, pair_of(d), pair_of(d + 2), lane);
+  if (!FLIP) return out.store(0, eight * 8, pair_of(d), pair_of(d + 2), lane);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = out.row + lane / 4 + i / 2 * 8;
+    const int col = out.col + eight * 8 + lane % 4 * 2 + i % 2;
+    if (row < out.m && col < out.n)
+      out.c[static_cast<long long>(col) * out.ldc + row] = to_elem(d[i]);
+  }
 }
 
 // Sends each other part its share of the columns, and adds up this block's own, part 0 first.
@@ -227,12 +242,19 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
   const int rank = kBlocks == 1 ? 0 : cluster_rank();
   const Place place = {rank / (ROWS * COLS), rank / COLS % ROWS, rank % COLS};
 
-  const int tiles_m = (m - 1) / (TILE_M * ROWS) + 1, tiles_n = (n - 1) / (TILE_N * COLS) + 1;
+  // Rows and columns of the product whose tiles these are, and what its factors are.
+  const int rows = FLIP ? n : m, cols = FLIP ? m : n;
+  const tensor_map& rows_map = FLIP ? map_b : map_a;
+  const tensor_map& cols_map = FLIP ? map_a : map_b;
+  const int rows_batched = FLIP ? b_batched : a_batched;
+  const int cols_batched = FLIP ? a_batched : b_batched;
+
+  const int tiles_m = (rows - 1) / (TILE_M * ROWS) + 1, tiles_n = (cols - 1) / (TILE_N * COLS) + 1;
   const int index = blockIdx.x / kBlocks, batch = index / (tiles_m * tiles_n);
   const int in_batch = index - batch * tiles_m * tiles_n;
   const Tile tile = {(in_batch % tiles_m * ROWS + place.row) * TILE_M,
-                     (in_batch / tiles_m * COLS + place.col) * TILE_N, batch * a_batched,
-                     batch * b_batched};
+                     (in_batch / tiles_m * COLS + place.col) * TILE_N, batch * rows_batched,
+                     batch * cols_batched};
   const long long steps_k = (k - 1) / kSlab + 1;
   const int begin = static_cast<int>(steps_k * place.part / SPLIT);
   const int steps = static_cast<int>(steps_k * (place.part + 1) / SPLIT) - begin;
@@ -241,7 +263,7 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
   if (copies) {
     prefetch_tensor_map(map_a);
     prefetch_tensor_map(map_b);
-    if (SPLIT == 1) prefetch_tensor_map(map_c);
+    if (SPLIT == 1 && !FLIP) prefetch_tensor_map(map_c);
     for (int i = 0; i < STAGES; ++i) {
       mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
       mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
@@ -258,7 +280,7 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
   if (copies) {
     grid_dependency_wait();
     for (int step = 0; step < min(STAGES, steps); ++step)
-      load(base, step, map_a, map_b, tile, place, (begin + step) * kSlab);
+      load(base, step, rows_map, cols_map, tile, place, (begin + step) * kSlab);
   }
   __syncthreads();
 
@@ -266,12 +288,12 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
     u32 parity = 0;
     for (int step = STAGES, slot = 0; step < steps; ++step) {
       mbarrier_wait(empty + slot * 8, parity);
-      load(base, slot, map_a, map_b, tile, place, (begin + step) * kSlab);
+      load(base, slot, rows_map, cols_map, tile, place, (begin + step) * kSlab);
       if (++slot == STAGES) slot = 0, parity ^= 1;
     }
     launch_dependents();
   }
-  const Output out = {c + batch * stride_c, tile.row + warp * 16, tile.col, m, n, ldc};
+  const Output out = {c + batch * stride_c, tile.row + warp * 16, tile.col, rows, cols, ldc};
   float acc[1][TILE_N / 2];
   if (warp < kReaders / 32) {
     int slot = 0, previous = 0;
@@ -289,13 +311,13 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
     }
     complete(acc);
     grid_dependency_wait();  // C may be read by the launch before
-    if (SPLIT == 1 && (TILE_N % kSlab || n % 8)) {
+    if (SPLIT == 1 && (FLIP || TILE_N % kSlab || n % 8)) {
 #pragma unroll
       for (int i = 0; i < kEights; ++i) store(out, i, acc[0] + i * 4, lane);
     } else if (!PUSH) {
       named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
     }
-    if (SPLIT == 1 && TILE_N % kSlab == 0 && n % 8 == 0 && out.row < m)
+    if (SPLIT == 1 && !FLIP && TILE_N % kSlab == 0 && n % 8 == 0 && out.row < m)
       store_by_copy(acc[0], base + warp * (TILE_N * 32), out, map_c, batch, lane);
     if (SPLIT > 1 && !PUSH) {
 #pragma unroll

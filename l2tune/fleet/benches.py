@@ -11,9 +11,10 @@ from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.outcome import Compiled
 from l2tune.stages import Bench
 
-_PROVERS_PER_GPU = 8
-"""At most, and one a core: its two processes, which launch and emulate, take turns. Processes take
-turns on the GPU too, so more would only take more of its memory."""
+_PROVERS_PER_GPU = 12
+"""At most, and one a core: its two processes, which launch and emulate, take turns. To emulate a
+kernel takes several times as long as to prove it on a GPU, whose memory they share: the largest
+products take some 8 GB each."""
 
 
 @dataclasses.dataclass

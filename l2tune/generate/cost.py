@@ -113,17 +113,20 @@ def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     tile_m, tile_n, split = values["TILE_M"], values["TILE_N"], values["SPLIT"]
     rows, cols = values["ROWS"], values["COLS"]
     depth = cdiv(cdiv(key.k, 64), split) * 64
-    push = values.get("PUSH", 0)  # of records from before there was one
-    smem = values["STAGES"] * 128 * (tile_m + cdiv(tile_n, 64) * 64) + 3072
+    push, flip = values.get("PUSH", 0), values.get("FLIP", 0)  # not in records from before them
+    m, n = (key.n, key.m) if flip else (key.m, key.n)
+    along_n = key.layout[0] == "t" if flip else key.layout[1] == "n"
+    fetched_n = cdiv(tile_n, 64) * 64 if along_n else tile_n
+    smem = values["STAGES"] * 128 * (tile_m + fetched_n) + 3072
     smem += push * (split - 1) * cdiv(tile_n, 8 * split) * 32 * tile_m
     resident = max(1, min(4, smem_limit // smem))
     size = split * rows * cols
     room = int(key.gpu.sms * _CLUSTERED.get(size, 10 / 11)) // size * size
-    blocks = cdiv(key.m, tile_m) * cdiv(key.n, tile_n) * key.batch * split
+    blocks = cdiv(m, tile_m) * cdiv(n, tile_n) * key.batch * split
     waves = cdiv(blocks, room * resident)
     together = resident if waves > 1 else cdiv(blocks, room)
     rate = min(_SPLIT_BYTES_PER_SM_US, _SPLIT_BYTES_PER_US / min(room, blocks))
-    traffic_us = 2.0 * depth * (tile_m / cols + tile_n / rows) * together / rate
+    traffic_us = 2.0 * depth * (tile_m / cols + fetched_n / rows) * together / rate
     compute_us = 2.0 * tile_m * tile_n * depth * together / _SPLIT_FLOPS_PER_SM_US
     tiles_us = waves * (max(traffic_us, compute_us) + _SPLIT_WAVE_US)
     reduce_us = _SPLIT_REDUCE_US - push * _SPLIT_PUSH_US if split > 1 else 0.0

@@ -38,6 +38,8 @@ _CLUSTERS = (
 )  # fmt: skip
 """SPLIT, ROWS, COLS. To share operands where k is split did not pay on 24 small shapes of an H200;
 for some 2^18 outputs of a long k it was not tried."""
+_WIDEST_FLIPPED = 32
+"""Columns of a tile of the transposed product; as for wider ones there are those of the product."""
 _SPLIT_STAGES = (12, 10, 8, 7, 6, 5, 4, 3, 2)
 _WGMMA_STREAMK_TILES = (
     # TILE_M, TILE_N
@@ -242,8 +244,13 @@ def _wgmma_half(key: GemmKey) -> Iterator[_Values]:
 
 def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
     """A few waves of blocks at most; rings as deep as one block, or two, a multiprocessor allow."""
-    for (tile_m, tile_n), (split, rows, cols) in itertools.product(_SPLIT_TILES, _CLUSTERS):
-        tiles_m, tiles_n = cdiv(key.m, tile_m), cdiv(key.n, tile_n)
+    for (tile_m, tile_n), (split, rows, cols), flip in itertools.product(
+        _SPLIT_TILES, _CLUSTERS, (0, 1)
+    ):
+        if flip and tile_n > _WIDEST_FLIPPED:
+            continue
+        m, n = (key.n, key.m) if flip else (key.m, key.n)
+        tiles_m, tiles_n = cdiv(m, tile_m), cdiv(n, tile_n)
         blocks, steps = tiles_m * tiles_n * key.batch * split, cdiv(cdiv(key.k, 64), split)
         if tiles_m < rows or tiles_n < cols or blocks > 4 * key.gpu.sms:
             continue
@@ -259,7 +266,7 @@ def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
                 if stages:
                     yield {
                         "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
-                        "SPLIT": split, "ROWS": rows, "COLS": cols, "PUSH": push,
+                        "SPLIT": split, "ROWS": rows, "COLS": cols, "PUSH": push, "FLIP": flip,
                     }  # fmt: skip
 
 

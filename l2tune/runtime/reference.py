@@ -24,7 +24,7 @@ _ACC_WHOLE = {torch.float32: torch.inf, torch.float16: 2048.0}
 
 Those of float32 are so by how they are drawn. float16 has every integer up to 2048.
 """
-_CHUNK_ELEMENTS = 1 << 27
+_CHUNK_ELEMENTS = 1 << 26
 _SUSPECT_ELEMENTS = 1 << 24
 
 

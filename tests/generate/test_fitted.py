@@ -21,6 +21,7 @@ INSTANCES = [
         "ROWS": 1,
         "COLS": 1,
         "PUSH": 0,
+        "FLIP": 0,
     }
     for tile_n, split in itertools.product((32, 64, 128), (1, 2, 4))
 ]
@@ -65,6 +66,7 @@ def test_a_shortlist_has_the_best_guesses_and_some_of_every_family():
         "ROWS": 1,
         "COLS": 1,
         "PUSH": 0,
+        "FLIP": 0,
     }
     liked = Fitted([(SEED, values, KEY, 1.0)])
     found = generate.shortlist(KEY, liked, count=24)

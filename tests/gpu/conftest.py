@@ -35,6 +35,7 @@ DEFAULTS = {
     "sm90a/wgmma_split": {
         "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
         "PUSH": 0,
+        "FLIP": 0,
     },
     "sm90a/wgmma_streamk": {
         "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "SHARED": 0, "GROUP": 8,

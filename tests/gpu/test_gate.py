@@ -82,6 +82,8 @@ WGMMA_SPLIT = [
     {"TILE_N": 8, "STAGES": 12, "SPLIT": 1},
     {"TILE_M": 128, "TILE_N": 128, "SPLIT": 6},
     {"TILE_N": 256, "SPLIT": 3, "PUSH": 1},
+    {"TILE_N": 16, "SPLIT": 1, "FLIP": 1},
+    {"TILE_N": 32, "SPLIT": 4, "PUSH": 1, "FLIP": 1},
 ]
 WGMMA_STREAMK = [
     {"SHARED": 1},

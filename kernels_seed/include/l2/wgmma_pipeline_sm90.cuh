@@ -82,18 +82,18 @@ __device__ __forceinline__ void load(Ring& ring, const tensor_map& map_a, const 
   // All shares of B: another block's may come even before this announcement.
   mbarrier_arrive_expect_tx(ring.full(), kBytesA + kBytesB);
 #pragma unroll
-  for (int i = 0; i < (L2_A_T ? TILE_M / kSlab : 1); ++i) {
+  for (int i = 0; i < (kAlongM ? TILE_M / kSlab : 1); ++i) {
     const int row = tile.row + i * kSlab;
-    tma_load_3d(ring.a() + i * kSlabBytes, map_a, ring.full(), L2_A_T ? row : k0,
-                L2_A_T ? k0 : row, batch_a);
+    tma_load_3d(ring.a() + i * kSlabBytes, map_a, ring.full(), kAlongM ? row : k0,
+                kAlongM ? k0 : row, batch_a);
   }
   // The share is a part of the columns where k is contiguous, else of each slab's k.
-  constexpr int kShare = (L2_B_T ? TILE_N : TILE_K) / kCluster;
+  constexpr int kShare = (kAlongN ? TILE_K : TILE_N) / kCluster;
 #pragma unroll
-  for (int i = 0; i < (L2_B_T ? 1 : kColsB / kSlab); ++i) {
+  for (int i = 0; i < (kAlongN ? kColsB / kSlab : 1); ++i) {
     const u32 to = ring.b() + i * kSlabBytes + rank * kShare * 128;
-    const int inner = L2_B_T ? k0 : tile.col + i * kSlab;
-    const int outer = (L2_B_T ? tile.col : k0) + rank * kShare;
+    const int inner = kAlongN ? tile.col + i * kSlab : k0;
+    const int outer = (kAlongN ? k0 : tile.col) + rank * kShare;
     if (kCluster == 1) tma_load_3d(to, map_b, ring.full(), inner, outer, batch_b);
     else tma_load_3d_multicast(to, map_b, ring.full(), inner, outer, batch_b, (1 << kCluster) - 1);
   }

@@ -1,6 +1,6 @@
 // A slot's product by wgmma, and how a warp stores its rows of a tile (sm_90a). Sums are floats, or
 // halves, two to a register, where l2/wgmma_half_sm90.cuh was included before. It is written for
-// the tunables of the file that includes it: TILE_M, TILE_N and TILE_K.
+// the tunables of the file that includes it: TILE_M, TILE_N and TILE_K; and FLIP, if it has that.
 #pragma once
 #include "l2/tma_sm90.cuh"
 #include "l2/types.cuh"
@@ -8,8 +8,16 @@
 
 namespace l2 {
 
+// The factors of a tile: A gives its rows, B its columns. With FLIP these are b and a, transposed,
+// and the tile is one of the transposed product. Whether they are stored along m, or n, not k:
+#if defined(FLIP) && FLIP
+constexpr bool kAlongM = !L2_B_T, kAlongN = L2_A_T;
+#else
+constexpr bool kAlongM = L2_A_T, kAlongN = !L2_B_T;
+#endif
+
 constexpr int kSlab = 64;                       // elements in a 128-byte swizzled row
-constexpr int kColsB = L2_B_T ? TILE_N : (TILE_N + kSlab - 1) / kSlab * kSlab;  // fetched of B
+constexpr int kColsB = kAlongN ? (TILE_N + kSlab - 1) / kSlab * kSlab : TILE_N;  // fetched of B
 constexpr u32 kBytesA = TILE_M * TILE_K * 2, kBytesB = kColsB * TILE_K * 2;     // of a slot
 constexpr u32 kSlabBytes = TILE_K * kSlab * 2;  // 64 columns (or rows), all of a slot's k
 constexpr u32 kBufferBytes = 16 * kSlab * 2;    // what a warp stores at once: 16 rows of a slab
@@ -27,9 +35,9 @@ template <int kAcross, class Sum, int kPieces, int kRegisters>
 __device__ __forceinline__ void multiply(Sum (&acc)[kPieces][kRegisters], u32 a, u32 b,
                                          bool first) {
   constexpr int kCols = kRegisters / kPair<Sum> * 4;  // of a piece
-  constexpr u32 kStepA = (L2_A_T ? 16 * 128 : 32) / 16, kStepB = (L2_B_T ? 32 : 16 * 128) / 16;
-  const auto operand_a = L2_A_T ? wgmma_mn_major(a, kSlabBytes) : wgmma_k_major(a);
-  const auto operand_b = L2_B_T ? wgmma_k_major(b) : wgmma_mn_major(b, kSlabBytes);
+  constexpr u32 kStepA = (kAlongM ? 16 * 128 : 32) / 16, kStepB = (kAlongN ? 16 * 128 : 32) / 16;
+  const auto operand_a = kAlongM ? wgmma_mn_major(a, kSlabBytes) : wgmma_k_major(a);
+  const auto operand_b = kAlongN ? wgmma_mn_major(b, kSlabBytes) : wgmma_k_major(b);
   wgmma_fence();
 #pragma unroll
   for (int step = 0; step < TILE_K / 16; ++step) {
@@ -38,7 +46,7 @@ __device__ __forceinline__ void multiply(Sum (&acc)[kPieces][kRegisters], u32 a,
       // 64 rows of A are 8 KB in either order, and so are 64 columns of B.
       const auto piece_a = operand_a + step * kStepA + i / kAcross * (64 * 128 / 16);
       const auto piece_b = operand_b + step * kStepB + i % kAcross * (kCols * 128 / 16);
-      wgmma<L2_A_T, !L2_B_T>(acc[i], piece_a, piece_b, step > 0 || !first);
+      wgmma<kAlongM, kAlongN>(acc[i], piece_a, piece_b, step > 0 || !first);
     }
   }
   wgmma_commit();
