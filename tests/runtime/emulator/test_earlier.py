@@ -113,7 +113,7 @@ def test_a_second_launch_that_waits_is_clean(seed, values, cache):
 @pytest.mark.parametrize(
     ("seed", "values", "wait", "nothing"),
     [
-        (*TWO_LAUNCHES[0], "  l2::grid_dependency_wait();\n", ""),
+        (*TWO_LAUNCHES[0], "  grid_dependency_wait();\n", ""),
         (*TWO_LAUNCHES[1], "tl.extra.cuda.gdc_wait()", "pass"),
     ],
 )
@@ -129,7 +129,7 @@ def test_a_second_launch_that_does_not_wait_is_found(seed, values, wait, nothing
 
 
 def test_before_sm_90_launches_never_overlap(cache):
-    built = changed(*TWO_LAUNCHES[0], cache, "  l2::grid_dependency_wait();\n", "", arch="sm_80")
+    built = changed(*TWO_LAUNCHES[0], cache, "  grid_dependency_wait();\n", "", arch="sm_80")
     assert is_right(run(built, m=40, n=48, k=128, align=16))
 
 
