@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from l2tune import admit, generate
-from l2tune.errors import UnsupportedProblemError
+from l2tune.errors import InfrastructureError, UnsupportedProblemError
 from l2tune.runtime.versions import tools
 from l2tune.spec.gpu import Gpu
 from l2tune.spec.kernel import KernelSource
@@ -178,6 +178,23 @@ def choose(
     chosen = Chosen(verified=verified, triton=triton, tools=tools())
     bench.searches.put_chosen(chosen)
     return chosen
+
+
+def restore(chosen: Chosen, *, bench: Bench) -> None:
+    """Compile a choice again where its machine code is not in the cache: a search may be carried.
+
+    Raises:
+        InfrastructureError: If what comes out is not what was proven.
+    """
+    for compiled in filter(None, (chosen.verified.compiled, chosen.triton)):
+        if all(bench.artifacts.get(cubin) is not None for cubin in compiled.cubins):
+            continue
+        again = build(compiled.source, chosen.verified.key, bench)
+        if not isinstance(again, Compiled) or again.cubins != compiled.cubins:
+            raise InfrastructureError(
+                f"{compiled.source.name} does not compile to what was proven; it is proven anew"
+                " when the key is tuned again"
+            )
 
 
 def settle(

@@ -64,7 +64,7 @@ def build(
         folder, chosen,
         [r for r in records
          if r.key.gpu == chosen and r.verified.compiled.source.digest not in quarantined],
-        {name: compile.flatten(text, headers) for name, text in generate.seed_texts().items()},
+        [compile.flatten(text, headers) for text in generate.seed_texts().values()],
     )  # fmt: skip
     write_rough(folder, Searches(settings.current().cache_dir).all_ranked(chosen))
     _report(pack, as_json=as_json)

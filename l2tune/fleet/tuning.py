@@ -7,6 +7,7 @@ other, and a kernel that many keys chose is proven once. A pass skips what an ea
 import dataclasses
 import functools
 import hashlib
+import os
 import queue
 import threading
 import time
@@ -24,7 +25,7 @@ from l2tune.spec.key import Dtype, GemmKey, Layout
 from l2tune.spec.outcome import Compiled
 from l2tune.spec.record import Record
 from l2tune.stages import Bench
-from l2tune.store import Ranked
+from l2tune.store import Chosen, Ranked
 
 Offered = Callable[[GemmKey], list[KernelSource]]
 Result = TypeVar("Result")
@@ -239,6 +240,7 @@ class _Fleet:
             if key not in self.outcome.failed
             if (chosen := searches.chosen(key, self._tools)) is not None
         }
+        self._restore(wanted)
         self._watch.begin("confirming", len(wanted))
         for bench in (*self._benches.timing, *self._benches.proving):
             bench.worker.renew()  # and what provers held of the GPU's memory is free
@@ -249,6 +251,22 @@ class _Fleet:
                 self._watch.stored(record)
 
         self._over(self._benches.timing, list(wanted), settle)
+
+    def _restore(self, wanted: dict[GemmKey, Chosen]) -> None:
+        """Have the machine code of all choices in the cache; those of which that fails leave."""
+        bench = self._benches.timing[0]
+
+        def restore(key: GemmKey) -> None:
+            try:
+                steps.restore(wanted[key], bench=bench)
+            except InfrastructureError as error:
+                self.outcome.failed[key] = str(error)
+                bench.searches.forget_choice(key)
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(restore, list(wanted)))
+        for key in self.outcome.failed.keys() & wanted.keys():
+            del wanted[key]
 
     def _over(
         self,

@@ -12,6 +12,7 @@ No machine code is in it. Reading runs nothing, and takes a pack for a stranger'
 byte for byte, what l2tune would have written is refused.
 """
 
+import contextlib
 import functools
 import hashlib
 import tomllib
@@ -27,6 +28,7 @@ from l2tune.errors import (
     PackError,
 )
 from l2tune.spec.gpu import Arch, Gpu
+from l2tune.spec.header import parse
 from l2tune.spec.kernel import KernelSource
 from l2tune.spec.key import Dtype, GemmKey, Layout
 from l2tune.spec.record import Record
@@ -115,6 +117,15 @@ class Pack:
             self.source(entry)  # a damaged file is an error, another GPU's kernel is none
             return []
 
+    def texts(self) -> list[str]:
+        """Its kernel files.
+
+        Raises:
+            PackError: If one is missing or changed.
+        """
+        names = sorted({kernel.file for kernel in self.kernels.values()})
+        return [self._file(self.folder / _FILES / name) for name in names]
+
     def unused(self) -> list[Path]:
         """Files of `kernels/` that no entry names."""
         used = {kernel.file for kernel in self.kernels.values()}
@@ -142,7 +153,7 @@ def write(
     folder: Path,
     gpu: Gpu,
     records: Iterable[Record],
-    templates: Mapping[str, str] | None = None,
+    templates: Iterable[str] = (),
 ) -> Pack:
     """Write a pack, in the place of one that is there; the same records make the same bytes.
 
@@ -150,8 +161,8 @@ def write(
         folder: Where it goes.
         gpu: The GPU that it is for.
         records: One for each key.
-        templates: Kernel files with open tunables, headers flattened, by id; what is an instance
-            of one is stored as such, all else as it is.
+        templates: Kernel files with open tunables, headers flattened; what is an instance of one,
+            or of a file of the pack that is there, is stored as such, all else as it is.
 
     Raises:
         PackError: If `folder` holds something else, or a record cannot be in a pack of `gpu`.
@@ -159,13 +170,14 @@ def write(
     """
     if folder.exists() and not (folder / _HEAD).is_file() and any(folder.iterdir()):
         raise PackError(f"{folder} holds something else than a pack; name another folder")
+    by_id = _by_id([*templates, *_texts_of(folder)])
     lines: list[str] = []
     kernels: dict[str, str] = {}
     texts: dict[str, str] = {}
     for record in sorted(records, key=lambda record: str(record.key)):
         if record.key.gpu != gpu:
             raise PackError(f"{folder}: a pack for {gpu} cannot hold {record.key}")
-        entry, kernel, text = _parts(record, templates or {})
+        entry, kernel, text = _parts(record, by_id)
         lines.append(entry.line)
         kernels[kernel.id] = kernel.line
         texts[kernel.file] = text
@@ -210,10 +222,29 @@ def find(name: str) -> Path:
     return root / name
 
 
-def _parts(record: Record, templates: Mapping[str, str]) -> tuple[Entry, PackedKernel, str]:
+def _texts_of(folder: Path) -> list[str]:
+    """The kernel files of a pack; none where there is none that can be read."""
+    try:
+        return Pack.read(folder).texts()
+    except PackError:
+        return []
+
+
+def _by_id(texts: Iterable[str]) -> dict[str, list[str]]:
+    """Kernel files by their id, in their order; what is none is left out."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        with contextlib.suppress(HeaderError):
+            found.setdefault(parse(text)[1].id, []).append(text)
+    return found
+
+
+def _parts(
+    record: Record, templates: Mapping[str, Iterable[str]]
+) -> tuple[Entry, PackedKernel, str]:
     """A record's two lines, which read back as themselves, and its kernel's file."""
     source, said_of = record.verified.compiled.source, record.key.label
-    text, values = reopened(source, templates.get(source.header.id))
+    text, values = reopened(source, templates.get(source.header.id, ()))
     try:
         kernel = PackedKernel.of(record, text, values)
         entry = Entry.of(record, kernel.id)

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -102,19 +103,19 @@ def file_name(text: str, backend: Backend) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16] + _SUFFIX[backend]
 
 
-def reopened(source: KernelSource, template: str | None) -> tuple[str, dict[str, int]]:
+def reopened(source: KernelSource, templates: Iterable[str]) -> tuple[str, dict[str, int]]:
     """The file that a kernel is stored as, and the values of the tunables that it leaves open.
 
     Args:
         source: The kernel.
-        template: A file that it may be an instance of; if it is none, byte for byte, the kernel's
-            own text is its file, and nothing is open.
+        templates: Files that it may be an instance of; if it is of none, byte for byte, its own
+            text is its file, and nothing is open.
     """
-    if template is not None:
+    for template in templates:
         try:
             values = {name: source.tunables[name] for name in parse(template)[1].open_tunables}
             if instantiate(template, values) == source.text:
                 return template, values
         except (HeaderError, KeyError):
-            pass  # the template has changed since
+            pass  # of another version
     return source.text, {}

@@ -74,6 +74,7 @@ def tuner(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Tuner:
         monkeypatch.setattr(f"l2tune.{module}.native.build_if_missing", lambda: None)
     for step in ("prepare", "search", "choose", "settle"):
         monkeypatch.setattr(f"l2tune.steps.{step}", getattr(made, step))
+    monkeypatch.setattr("l2tune.steps.restore", lambda chosen, *, bench: None)
     for module in ("cli.tune", "fleet.tuning"):
         monkeypatch.setattr(f"l2tune.{module}.tools", lambda: TOOLS)
     return made

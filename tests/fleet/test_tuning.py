@@ -57,6 +57,9 @@ class Steps:
         verified = seeds.seed_record("sm80/naive", {}, key).verified
         bench.searches.put_chosen(Chosen(verified=verified, triton=None, tools=TOOLS))
 
+    def restore(self, chosen: Chosen, *, bench: Bench) -> None:
+        self._ask("restore", chosen.verified.key)
+
     def settle(self, chosen: Chosen, *, bench: Bench, gap_us: float | None) -> Record:
         key = chosen.verified.key
         self._ask("settle", key)
@@ -71,7 +74,7 @@ class Steps:
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
     made = Steps()
-    for step in ("prepare", "search", "choose", "settle"):
+    for step in ("prepare", "search", "choose", "restore", "settle"):
         monkeypatch.setattr(steps_of_tuning, step, getattr(made, step))
     monkeypatch.setattr("l2tune.fleet.tuning.tools", lambda: TOOLS)
     return made
@@ -130,6 +133,17 @@ def test_a_key_that_fails_is_told_and_the_rest_go_on(steps: Steps, benches: flee
     outcome = fleet.tune_all(KEYS, benches, watch=watch)
     assert outcome.failed == {KEYS[0]: "no kernel admits it", KEYS[2]: "lost again"}
     assert {record.key.m for record in watch.records} == {128, 256, 320}
+
+
+def test_a_choice_that_compiles_to_something_else_is_made_anew(
+    steps: Steps, benches: fleet.Benches
+) -> None:
+    steps.failures = {("restore", 128): [InfrastructureError("other machine code")]}
+    outcome = fleet.tune_all(KEYS[:2], benches)
+    assert outcome.failed == {KEYS[1]: "other machine code"}
+    assert steps.of("settle") == [64]
+    assert fleet.tune_all(KEYS[1:2], benches).failed == {}
+    assert steps.of("choose") == [64, 128, 128]
 
 
 def test_what_cannot_be_stored_ends_the_run(steps: Steps, benches: fleet.Benches) -> None:

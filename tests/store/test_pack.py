@@ -104,14 +104,14 @@ def test_an_instance_of_a_seed_is_the_seed_and_its_values(name: str, data: st.Da
     header = parse(template)[1]
     values = {t: data.draw(st.sampled_from(header.tune[t])) for t in header.open_tunables}
     source = KernelSource(text=instantiate(template, values), arch=header.arch[0])
-    assert reopened(source, template) == (template, values)
+    assert reopened(source, [template]) == (template, values)
 
 
 def test_instances_of_a_seed_share_its_file_and_come_back_byte_for_byte(tmp_path: Path) -> None:
     found = [seeds.split_k(4), seeds.split_k(8), seeds.hopper(1), seeds.hopper(2), seeds.naive()]
     keys = [f.key.model_copy(update={"batch": 2 + i}) for i, f in enumerate(found)]
     moved = [f.model_copy(update={"key": key}) for f, key in zip(found, keys, strict=True)]
-    pack = write(tmp_path / "p", H200, moved, templates())
+    pack = write(tmp_path / "p", H200, moved, templates().values())
     assert len(pack.kernels) == 5
     stored = {path.read_text() for path in (tmp_path / "p" / "kernels").iterdir()}
     names = ("sm80/mma_multistage", "sm90a/wgmma_persistent", "sm80/naive")
@@ -137,11 +137,24 @@ def test_an_instance_of_what_a_seed_was_is_kept_whole(old: str, new: str, tmp_pa
     found = seeds.split_k(4)
     text = templates()["sm80/mma_multistage"]
     assert old in text
-    changed = {"sm80/mma_multistage": text.replace(old, new)}
+    changed = [text.replace(old, new)]
     pack = write(tmp_path / "p", H200, [found], changed)
     (kernel,) = pack.kernels.values()
     assert kernel.tunables == {}
     assert pack.source(pack.entries[0]) == found.verified.compiled.source
+
+
+def test_what_a_seed_was_stays_a_file_of_its_instances_where_the_pack_has_it(
+    tmp_path: Path,
+) -> None:
+    found = [seeds.split_k(4), seeds.split_k(8)]
+    keys = [f.key.model_copy(update={"batch": 2 + i}) for i, f in enumerate(found)]
+    moved = [f.model_copy(update={"key": key}) for f, key in zip(found, keys, strict=True)]
+    write(tmp_path / "p", H200, moved, templates().values())
+    before = contents(tmp_path / "p")
+    changed = [templates()["sm80/mma_multistage"].replace("#pragma unroll", "#pragma unroll 2")]
+    write(tmp_path / "p", H200, moved, changed)
+    assert contents(tmp_path / "p") == before
 
 
 def test_keys_of_one_kernel_share_its_line_and_its_source(folder: Path) -> None:
@@ -327,7 +340,7 @@ def test_a_kernel_that_is_not_one_for_its_key_is_refused(tmp_path: Path) -> None
 
 def _with_kernel(folder: Path, **changes: object) -> Pack:
     """A pack of one instance whose kernel's line says something else, and is written well."""
-    pack = write(folder, H200, [seeds.hopper()], templates())
+    pack = write(folder, H200, [seeds.hopper()], templates().values())
     (kernel,) = pack.kernels.values()
     changed = PackedKernel.model_validate({**kernel.model_dump(), **changes})
     edit(folder, "kernels.jsonl", kernel.line, changed.line)

@@ -31,6 +31,7 @@ where   = [
 kernel   = "gemm"
 grid     = ["cdiv(m, TILE_M) * cdiv(n, TILE_N) * SPLIT * batch", 1, 1]
 block    = ["32 * WARPS_M * WARPS_N", 1, 1]
+pdl      = "SPLIT > 1"
 smem     = "max((TILE_M + TILE_N) * TILE_K * 2 * STAGES, 32 * WARPS_M * (TILE_N + 8 * WARPS_N))"
 args     = [
   "a", "b", "c", "workspace", "m", "n", "k", "batch",
@@ -55,6 +56,10 @@ args     = ["workspace", "c", "m", "n", "batch", "ldc", "stride_c"]
 // and a zero beyond k meets a zero.
 // With SPLIT > 1 blocks share out k in whole tiles and leave float partial sums in `workspace`,
 // [SPLIT][batch][M][pitch]; `reduce` adds them up, always in the same order.
+// ---- l2/mma_pipeline_sm80.cuh
+// One tile of a product by mma.sync, from cp.async to the stored rows (sm_80 and later): what
+// mma_multistage and mma_streamk share. It is written for the tunables of the file that includes
+// it: TILE_M, TILE_N, TILE_K, WARPS_M, WARPS_N and STAGES.
 // ---- l2/cp_async.cuh
 // Asynchronous copies from global to shared memory (sm_80 and later), one function per instruction.
 //
@@ -208,35 +213,9 @@ __device__ __forceinline__ void mma_m16n8k16_half(u32 (&d)[2], const u32 (&a)[4]
 
 }  // namespace l2
 // ---- end of l2/mma_sm80.cuh
-// ---- l2/pdl.cuh
-// Programmatic dependent launch (sm_90 and later): a launch may start before its predecessor ends.
-//
-// Before sm_90 launches on a stream never overlap, so both calls are rightly nothing there.
+
 
 namespace l2 {
-
-// Waits until the grids this one depends on have ended and their writes are visible. Before it,
-// read nothing that an earlier launch may write, and write nothing that an earlier one may read.
-__device__ __forceinline__ void grid_dependency_wait() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets the next launch start once every block of this grid has said so or ended. It promises
-// nothing about memory: the next launch must still wait.
-__device__ __forceinline__ void launch_dependents() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-}  // namespace l2
-// ---- end of l2/pdl.cuh
-
-
-using l2::elem;
-using l2::u32;
 
 constexpr int kThreads = 32 * WARPS_M * WARPS_N;
 constexpr int kChunk = 8;                       // elements in 16 bytes
@@ -310,7 +289,7 @@ struct Operand {
       if (kTotal % kThreads != 0 && threadIdx.x + i * kThreads >= kTotal) break;
       // The first row is below kRowStep, a power of two: sums of rows are ORs, so swizzles XOR.
       const u32 offset = (destination ^ swizzle(i * kRowStep) * 16) + i * kRowStep * kChunks * 16;
-      l2::cp_async_16(stage + offset, from, i * kRowStep < rows_left ? bytes : 0);
+      cp_async_16(stage + offset, from, i * kRowStep < rows_left ? bytes : 0);
     }
     source += kAlongK ? TILE_K : static_cast<long long>(TILE_K) * ld;
     k_left -= TILE_K;
@@ -321,8 +300,8 @@ struct Operand {
   __device__ __forceinline__ void load_piece(u32 (&r)[4], u32 stage, int t, int step) const {
     const int across = kAlongK ? step : t, down = kAlongK ? t : step;
     const u32 address = stage + (fragment ^ across * 32) + down * 16 * kChunks * 16;
-    if constexpr (kAlongK) l2::ldmatrix_x4(r[0], r[1], r[2], r[3], address);
-    else                   l2::ldmatrix_x4_trans(r[0], r[1], r[2], r[3], address);
+    if constexpr (kAlongK) ldmatrix_x4(r[0], r[1], r[2], r[3], address);
+    else                   ldmatrix_x4_trans(r[0], r[1], r[2], r[3], address);
   }
 };
 
@@ -347,31 +326,146 @@ __device__ __forceinline__ void load_fragments(Fragments& to, const OperandA& a,
   }
 }
 
-// Store 16 rows of a warp's results from `staged`; `c` points at the first of them.
-__device__ __forceinline__ void store_rows(elem* c, const elem* staged, int ldc, int rows_left,
-                                           int cols_left) {
-  constexpr int chunks = kWarpN / kChunk;
+// A thread's sums.
+using Sums = float[kMmaM][kMmaN][4];
+
+// Adds the product of the next `count` tiles along k of both operands, which may be none. Copies of
+// tiles after these, zeros, are still under way when it returns.
+__device__ __forceinline__ void multiply_tiles(Sums& acc, OperandA& a, OperandB& b, u32 smem,
+                                               int count) {
+  Fragments fragments[2];
 #pragma unroll
-  for (int i = threadIdx.x % 32; i < 16 * chunks; i += 32) {
-    const int row = i / chunks, col = i % chunks * kChunk;
-    if (row >= rows_left) continue;
-    elem* to = c + static_cast<long long>(row) * ldc + col;
-    const elem* from = staged + row * kPitchC + col;
-    if (col + kChunk <= cols_left) {
-      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-    } else {
-#pragma unroll 1
-      for (int e = 0; e < cols_left - col; ++e) to[e] = from[e];
+  for (int s = 0; s < STAGES - 1; ++s) {
+    a.copy_tile(smem + s * kBytesA);
+    b.copy_tile(smem + STAGES * kBytesA + s * kBytesB);
+    cp_async_commit();
+  }
+  cp_async_wait<STAGES - 2>();
+  __syncthreads();
+  int read = 0, write = STAGES - 1;
+  load_fragments(fragments[0], a, b, smem, read, 0);
+
+  for (int t = 0; t < count; ++t) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kSteps - 1) {
+        // All fragments of this tile are in registers: after the barrier its buffer may be
+        // overwritten, and the next tile is there for every thread.
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        read = read == STAGES - 1 ? 0 : read + 1;
+      }
+      load_fragments(fragments[(step + 1) % 2], a, b, smem, read, (step + 1) % kSteps);
+      if (step == 0) a.copy_tile(smem + write * kBytesA);
+      if (step == kCopyStepB) {
+        b.copy_tile(smem + STAGES * kBytesA + write * kBytesB);
+        cp_async_commit();
+        write = write == STAGES - 1 ? 0 : write + 1;
+      }
+      const Fragments& now = fragments[step % 2];
+#pragma unroll
+      for (int i = 0; i < kMmaM; ++i) {
+#pragma unroll
+        for (int j = 0; j < kMmaN; ++j) mma_m16n8k16(acc[i][j], now.a[i], now.b[j]);
+      }
     }
   }
 }
+
+// Calls store(row, column, two neighbouring sums) for all that a lane has of its warp's tile.
+template <class Store>
+__device__ __forceinline__ void for_pairs(const Sums& acc, int lane, Store store) {
+#pragma unroll
+  for (int i = 0; i < kMmaM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kMmaN; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        store(i * 16 + half * 8 + lane / 4, j * 8 + lane % 4 * 2,
+              make_float2(acc[i][j][2 * half], acc[i][j][2 * half + 1]));
+    }
+  }
+}
+
+// Stores a warp's tile of results, 16 rows at a time through shared memory that is this warp's own;
+// `c` points at the first of them.
+__device__ __forceinline__ void store_tile(const Sums& acc, elem* c, elem* staged, int ldc,
+                                           int rows_left, int cols_left, int lane) {
+  constexpr int chunks = kWarpN / kChunk;
+#pragma unroll
+  for (int i = 0; i < kMmaM; ++i) {
+#pragma unroll
+    for (int j = 0; j < kMmaN; ++j) {
+      elem* to = staged + lane / 4 * kPitchC + j * 8 + lane % 4 * 2;
+      *reinterpret_cast<u32*>(to) = pack2(acc[i][j][0], acc[i][j][1]);
+      *reinterpret_cast<u32*>(to + 8 * kPitchC) = pack2(acc[i][j][2], acc[i][j][3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int at = lane; at < 16 * chunks; at += 32) {
+      const int row = at / chunks, col = at % chunks * kChunk;
+      if (row >= rows_left - i * 16) continue;
+      elem* to = c + static_cast<long long>(i * 16 + row) * ldc + col;
+      const elem* from = staged + row * kPitchC + col;
+      if (col + kChunk <= cols_left) {
+        *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+      } else {
+#pragma unroll 1
+        for (int e = 0; e < cols_left - col; ++e) to[e] = from[e];
+      }
+    }
+    __syncwarp();  // the next 16 rows overwrite these
+  }
+}
+
+// Stores four neighbouring sums of a row of n, from column `col` on.
+__device__ __forceinline__ void store_quad(elem* c, float4 sum, int col, int n) {
+  if (col + 4 <= n) {
+    *reinterpret_cast<uint2*>(c) = make_uint2(pack2(sum.x, sum.y), pack2(sum.z, sum.w));
+  } else {
+    const float tail[3] = {sum.x, sum.y, sum.z};
+#pragma unroll
+    for (int e = 0; e < 3; ++e)
+      if (col + e < n) c[e] = to_elem(tail[e]);
+  }
+}
+
+}  // namespace l2
+// ---- end of l2/mma_pipeline_sm80.cuh
+// ---- l2/pdl.cuh
+// Programmatic dependent launch (sm_90 and later): a launch may start before its predecessor ends.
+//
+// Before sm_90 launches on a stream never overlap, so both calls are rightly nothing there.
+
+namespace l2 {
+
+// Waits until the grids this one depends on have ended and their writes are visible. Before it,
+// read nothing that an earlier launch may write, and write nothing that an earlier one may read.
+__device__ __forceinline__ void grid_dependency_wait() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Lets the next launch start once every block of this grid has said so or ended. It promises
+// nothing about memory: the next launch must still wait.
+__device__ __forceinline__ void launch_dependents() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace l2
+// ---- end of l2/pdl.cuh
+
+using namespace l2;
 
 extern "C" __global__ void __launch_bounds__(kThreads, 1)
 gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ c,
      void* __restrict__ workspace, int m, int n, int k, int batch, int lda, int ldb, int ldc,
      long long stride_a, long long stride_b, long long stride_c) {
   extern __shared__ __align__(128) unsigned char smem[];
-  const u32 smem_base = l2::shared_address(smem);
+  const u32 smem_base = shared_address(smem);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_m = warp / WARPS_N * kWarpM, warp_n = warp % WARPS_N * kWarpN;
 
@@ -389,97 +483,39 @@ gemm(const elem* __restrict__ a, const elem* __restrict__ b, elem* __restrict__ 
   const int first = k_tiles * split / SPLIT, last = k_tiles * (split + 1) / SPLIT;
   const int k_begin = first * TILE_K, k_end = last == k_tiles ? k : last * TILE_K;
 
-  l2::grid_dependency_wait();
-  if (SPLIT > 1) l2::launch_dependents();
+  grid_dependency_wait();
+  if (SPLIT > 1) launch_dependents();
 
   OperandA tile_a(a + item * stride_a, lda, row0, m, k_begin, k_end, warp_m);
   OperandB tile_b(b + item * stride_b, ldb, col0, n, k_begin, k_end, warp_n);
-  float acc[kMmaM][kMmaN][4] = {};
-  Fragments fragments[2];
-
-#pragma unroll
-  for (int s = 0; s < STAGES - 1; ++s) {
-    tile_a.copy_tile(smem_base + s * kBytesA);
-    tile_b.copy_tile(smem_base + STAGES * kBytesA + s * kBytesB);
-    l2::cp_async_commit();
-  }
-  l2::cp_async_wait<STAGES - 2>();
-  __syncthreads();
-  int read = 0, write = STAGES - 1;
-  load_fragments(fragments[0], tile_a, tile_b, smem_base, read, 0);
-
-  for (int t = first; t < last; ++t) {
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == kSteps - 1) {
-        // All fragments of this tile are in registers: after the barrier its buffer may be
-        // overwritten, and the next tile is there for every thread.
-        l2::cp_async_wait<STAGES - 2>();
-        __syncthreads();
-        read = read == STAGES - 1 ? 0 : read + 1;
-      }
-      load_fragments(fragments[(step + 1) % 2], tile_a, tile_b, smem_base, read,
-                     (step + 1) % kSteps);
-      if (step == 0) tile_a.copy_tile(smem_base + write * kBytesA);
-      if (step == kCopyStepB) {
-        tile_b.copy_tile(smem_base + STAGES * kBytesA + write * kBytesB);
-        l2::cp_async_commit();
-        write = write == STAGES - 1 ? 0 : write + 1;
-      }
-      const Fragments& now = fragments[step % 2];
-#pragma unroll
-      for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-        for (int j = 0; j < kMmaN; ++j) l2::mma_m16n8k16(acc[i][j], now.a[i], now.b[j]);
-      }
-    }
-  }
+  Sums acc = {};
+  multiply_tiles(acc, tile_a, tile_b, smem_base, last - first);
 
   const int row = row0 + warp_m, col = col0 + warp_n;
   if (SPLIT > 1) {
-    // A lane holds two neighbouring columns: one 8-byte store. The pitch covers an odd n.
+    // Two neighbouring columns are one 8-byte store. The pitch covers an odd n.
     const int pitch = (n + 3) / 4 * 4;
     float* partial = static_cast<float*>(workspace) +
                      (static_cast<long long>(split) * batch + item) * m * pitch;
-#pragma unroll
-    for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-      for (int j = 0; j < kMmaN; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int r = row + i * 16 + half * 8 + lane / 4, s = col + j * 8 + lane % 4 * 2;
-          if (r < m && s < pitch)
-            *reinterpret_cast<float2*>(partial + static_cast<long long>(r) * pitch + s) =
-                make_float2(acc[i][j][2 * half], acc[i][j][2 * half + 1]);
-        }
-      }
-    }
+    for_pairs(acc, lane, [=](int down, int right, float2 sums) {
+      const int r = row + down, s = col + right;
+      if (r < m && s < pitch)
+        *reinterpret_cast<float2*>(partial + static_cast<long long>(r) * pitch + s) = sums;
+    });
     return;
   }
 
-  l2::cp_async_wait<0>();
+  cp_async_wait<0>();
   __syncthreads();  // the results reuse the tiles' memory
-  elem* staged = reinterpret_cast<elem*>(smem) + warp * 16 * kPitchC;
-  c += item * stride_c + static_cast<long long>(row) * ldc + col;
-#pragma unroll
-  for (int i = 0; i < kMmaM; ++i) {
-#pragma unroll
-    for (int j = 0; j < kMmaN; ++j) {
-      elem* to = staged + lane / 4 * kPitchC + j * 8 + lane % 4 * 2;
-      *reinterpret_cast<u32*>(to) = l2::pack2(acc[i][j][0], acc[i][j][1]);
-      *reinterpret_cast<u32*>(to + 8 * kPitchC) = l2::pack2(acc[i][j][2], acc[i][j][3]);
-    }
-    __syncwarp();
-    store_rows(c + static_cast<long long>(i) * 16 * ldc, staged, ldc, m - row - i * 16, n - col);
-    __syncwarp();  // the next 16 rows overwrite these
-  }
+  store_tile(acc, c + item * stride_c + static_cast<long long>(row) * ldc + col,
+             reinterpret_cast<elem*>(smem) + warp * 16 * kPitchC, ldc, m - row, n - col, lane);
 }
 
 // c = the sum of the partial results, split 0 first. A thread takes four columns.
 extern "C" __global__ void __launch_bounds__(128)
 reduce(const void* __restrict__ workspace, elem* __restrict__ c, int m, int n, int batch, int ldc,
        long long stride_c) {
-  l2::grid_dependency_wait();
+  grid_dependency_wait();
   const int quads = (n + 3) / 4;
   const long long size = static_cast<long long>(batch) * m * quads;
   const long long index = blockIdx.x * 128ll + threadIdx.x;
@@ -496,12 +532,5 @@ reduce(const void* __restrict__ workspace, elem* __restrict__ c, int m, int n, i
   }
 
   c += row / m * stride_c + row % m * ldc + col;
-  if (col + 4 <= n) {
-    *reinterpret_cast<uint2*>(c) = make_uint2(l2::pack2(sum.x, sum.y), l2::pack2(sum.z, sum.w));
-  } else {
-    const float tail[3] = {sum.x, sum.y, sum.z};
-#pragma unroll
-    for (int e = 0; e < 3; ++e)
-      if (col + e < n) c[e] = l2::to_elem(tail[e]);
-  }
+  store_quad(c, sum, col, n);
 }
