@@ -4,12 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from samples import TOOLS
 
-from l2tune import pipeline
+from l2tune import pipeline, steps
+from l2tune.errors import InfrastructureError
 from l2tune.runtime.worker import NO_GPU, Worker
 from l2tune.spec.gpu import H200
 from l2tune.spec.key import GemmKey
-from l2tune.spec.outcome import CompileFailed, Finding, Refuted
+from l2tune.spec.outcome import Compiled, CompileFailed, Finding, Refuted, Verified
+from l2tune.stages import build, source_for
+from l2tune.store import Chosen
 
 EXPLOITS = Path(__file__).parent / "exploits"
 KEY = GemmKey.dense(64, 64, 64, gpu=H200)
@@ -69,3 +73,16 @@ def test_each_stage_before_the_emulator_answers_as_data(bench):
         outcome = pipeline.evaluate(text, KEY, bench=bench)
         assert isinstance(outcome, Refuted)
         assert outcome.stage == stage
+
+
+def test_a_carried_choice_is_compiled_again_and_only_to_what_was_proven(bench, tmp_path):
+    compiled = build(source_for(_exploit("zeros_mended"), KEY), KEY, bench)
+    assert isinstance(compiled, Compiled)
+    verified = Verified(key=KEY, compiled=compiled, checks=())
+    elsewhere = pipeline.Bench(NeverCalled(), tmp_path / "elsewhere")
+    steps.restore(Chosen(verified=verified, triton=None, tools=TOOLS), bench=elsewhere)
+    assert all(elsewhere.artifacts.get(cubin) for cubin in compiled.cubins)
+    other = compiled.model_copy(update={"cubins": ("0" * 64,)})
+    changed = Chosen(verified=verified, triton=other, tools=TOOLS)
+    with pytest.raises(InfrastructureError, match="does not compile to what was proven"):
+        steps.restore(changed, bench=elsewhere)

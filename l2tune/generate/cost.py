@@ -56,6 +56,24 @@ def estimate_us(seed_id: str, values: Mapping[str, int], key: GemmKey) -> float:
     return total
 
 
+_LINE_BYTES, _STRADDLING = 128, 1.6
+"""Of the L2, and what it costs a tensor map's rows of 128 bytes to start between two lines."""
+
+
+def _straddling(key: GemmKey) -> tuple[float, float, float]:
+    """How much more a and b take to fetch, and c to store, than where their rows start on lines."""
+    problem = key.problem()
+    leading = (problem.lda, problem.ldb, problem.ldc)
+    a, b, c = (_STRADDLING if 2 * x % _LINE_BYTES else 1.0 for x in leading)
+    return a, b, c
+
+
+def _memory_us(key: GemmKey, of_c: float) -> float:
+    """Reading a and b from memory once, and writing c."""
+    more = (of_c - 1.0) * 2.0 * key.m * key.n * key.batch
+    return (key.bytes_moved + more) / _MEMORY_BYTES_PER_US
+
+
 _WGMMA_STORE_BUFFERS_BYTES = 16384.0  # of a warpgroup
 _WGMMA_FLOPS_PER_SM_US, _WGMMA_LATENCY_US, _WGMMA_TURN_US = 5.2e6, 1.1, 0.5
 
@@ -68,13 +86,14 @@ def _wgmma_us(values: Mapping[str, int], key: GemmKey) -> float:
     """
     tile_m, tile_n, cluster = values["TILE_M"], values["TILE_N"], values["CLUSTER"]
     memory_per_sm = _MEMORY_BYTES_PER_US / key.gpu.sms
-    slot = 128 * (tile_m + tile_n / cluster)
+    of_a, of_b, of_c = _straddling(key)
+    slot = 128 * (of_a * tile_m + of_b * tile_n / cluster)
     step_us = max(
         128.0 * tile_m * tile_n / _WGMMA_FLOPS_PER_SM_US,
         slot / (_SPLIT_BYTES_PER_US / key.gpu.sms),
         _WGMMA_LATENCY_US / (values["STAGES"] - 1),
     )
-    main_us, store_us = cdiv(key.k, 64) * step_us, 2.0 * tile_m * tile_n / memory_per_sm
+    main_us, store_us = cdiv(key.k, 64) * step_us, of_c * 2.0 * tile_m * tile_n / memory_per_sm
     if values["PINGPONG"]:
         tile_us = max(main_us, store_us, (main_us + store_us + _WGMMA_TURN_US) / 2)
     else:
@@ -84,7 +103,7 @@ def _wgmma_us(values: Mapping[str, int], key: GemmKey) -> float:
     tiles = cdiv(key.m, tile_m * cluster) * cluster * cdiv(key.n, tile_n) * key.batch
     waves = cdiv(tiles, key.gpu.sms // cluster * cluster)
     tile_us *= 1.0 if values["GROUP"] == 8 else 1.01  # so that the like do not crowd out others
-    busy_us = max(waves * tile_us, key.bytes_moved / _MEMORY_BYTES_PER_US)
+    busy_us = max(waves * tile_us, _memory_us(key, of_c))
     return _SPLIT_LAUNCH_US + _WGMMA_LATENCY_US + busy_us + min(store_us, 1.0)
 
 
@@ -126,11 +145,13 @@ def _split_us(values: Mapping[str, int], key: GemmKey) -> float:
     waves = cdiv(blocks, room * resident)
     together = resident if waves > 1 else cdiv(blocks, room)
     rate = min(_SPLIT_BYTES_PER_SM_US, _SPLIT_BYTES_PER_US / min(room, blocks))
-    traffic_us = 2.0 * depth * (tile_m / cols + fetched_n / rows) * together / rate
+    of_a, of_b, of_c = _straddling(key)
+    of_m, of_n = (of_b, of_a) if flip else (of_a, of_b)
+    traffic_us = 2.0 * depth * (of_m * tile_m / cols + of_n * fetched_n / rows) * together / rate
     compute_us = 2.0 * tile_m * tile_n * depth * together / _SPLIT_FLOPS_PER_SM_US
     tiles_us = waves * (max(traffic_us, compute_us) + _SPLIT_WAVE_US)
     reduce_us = _SPLIT_REDUCE_US - push * _SPLIT_PUSH_US if split > 1 else 0.0
-    return _SPLIT_LAUNCH_US + max(tiles_us, key.bytes_moved / _MEMORY_BYTES_PER_US) + reduce_us
+    return _SPLIT_LAUNCH_US + max(tiles_us, _memory_us(key, of_c)) + reduce_us
 
 
 _STREAMK_CLEAR_US, _STREAMK_STORE_US, _STREAMK_MEET_US = 1.0, 0.6, 1.5
@@ -150,7 +171,8 @@ def _wgmma_streamk_us(values: Mapping[str, int], key: GemmKey) -> float:
     shared = tiles - waves * blocks
     share = cdiv(shared * steps, min(blocks, shared * steps // least)) if shared else 0
     rate = _FLOPS_PER_SM_US if tile_m * tile_n >= 128 * 192 else _SPLIT_FLOPS_PER_SM_US
-    traffic_us = 128.0 * (tile_m + tile_n) / _SPLIT_BYTES_PER_SM_US
+    of_a, of_b, of_c = _straddling(key)
+    traffic_us = 128.0 * (of_a * tile_m + of_b * tile_n) / _SPLIT_BYTES_PER_SM_US
     step_us = max(128.0 * tile_m * tile_n / rate, traffic_us)
     busy_us = (waves * steps + share) * step_us + (waves + share / steps) * _STREAMK_STORE_US
     join_us = 0.0
@@ -158,7 +180,7 @@ def _wgmma_streamk_us(values: Mapping[str, int], key: GemmKey) -> float:
         parts = cdiv(steps, share) + 1  # of a tile; a block writes one and reads the others
         parts = parts if parts <= _STREAMK_FEW_PARTS else 2  # or reads a share of each
         join_us = _STREAMK_MEET_US + parts * 4 * tile_m * tile_n / _STREAMK_BYTES_PER_SM_US
-    busy_us = max(busy_us, key.bytes_moved / _MEMORY_BYTES_PER_US)
+    busy_us = max(busy_us, _memory_us(key, of_c))
     return _SPLIT_LAUNCH_US + _STREAMK_CLEAR_US + _SPLIT_WAVE_US + busy_us + join_us
 
 

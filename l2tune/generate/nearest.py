@@ -176,10 +176,9 @@ class _Group:
             guesses_us = self._guesses_us(seed_id, records, key, itself=without is None)
             for record, guess_us in zip(records, guesses_us, strict=True):
                 own = _digest(record) == only and self._uses[_digest(record)] == 1
-                if 0.0 < guess_us < math.inf and not own:
-                    yield _Guess(
-                        record, math.log(guess_us), math.log(floor) + torch.mean, unsure
-                    )  # fmt: skip
+                if guess_us < math.inf and not own:
+                    us = max(guess_us, floor)
+                    yield _Guess(record, math.log(us), math.log(floor) + torch.mean, unsure)
 
     def _guesses_us(
         self, seed_id: str, records: list[Record], key: GemmKey, *, itself: bool

@@ -2,31 +2,31 @@
 
     python scripts/gpu/nearest.py RESULT.csv [SECONDS]
 
-Shapes are drawn off the grid of tuned sizes with a fixed seed, in the layout and dtype that most
-of the cache's records have. The best kernel is timed also where the model leaves the shape to
-torch, so that its doubt can be judged. Rows are appended; a run that was stopped goes on.
+Shapes are drawn off the grid of tuned sizes (off_grid.py) with a fixed seed, in the layout and
+dtype that most of the cache's records have. The best kernel is timed also where the model leaves
+the shape to torch, so that its doubt can be judged. Rows are appended; a run that was stopped goes
+on.
 """
 
 import csv
 import math
-import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from off_grid import JUDGED_BY, draw
 
 from l2tune import dispatch, measure, pipeline, stages, verify
 from l2tune.dispatch import nearest
 from l2tune.errors import InfrastructureError
 from l2tune.generate.nearest import Choice, Nearest
 from l2tune.runtime.device import detect
-from l2tune.spec.gpu import Gpu
 from l2tune.spec.key import GemmKey
 from l2tune.spec.outcome import Compiled, Refuted
 from l2tune.store.rough import shipped_rough
 
-COUNT, SEED, LARGEST, MAX_BYTES = 200, 0, 16384, 2e9
 BUDGET_S = 0.15
 CHECKS = ("smoke", "key_values")
 COLUMNS = (
@@ -35,27 +35,6 @@ COLUMNS = (
     "error_ratio",
 )  # fmt: skip
 Row = dict[str, str]
-
-
-def draw(gpu: Gpu, *, layout: str, dtype: str) -> Iterator[GemmKey]:
-    """Sizes log-uniform; of every third shape at least one size is no multiple of 8."""
-    rng = random.Random(SEED)
-    drawn = 0
-    while drawn < COUNT:
-        ragged = rng.choice((1, 2, 3, 4, 5, 6, 7)) if drawn % 3 == 2 else 0  # a bit for each size
-        sizes = [_size(rng, ragged=bool(ragged >> place & 1)) for place in range(3)]
-        key = GemmKey.dense(*sizes, gpu=gpu, layout=layout, dtype=dtype)
-        if key.bytes_moved <= MAX_BYTES:
-            drawn += 1
-            yield key
-
-
-def _size(rng: random.Random, *, ragged: bool) -> int:
-    size = math.exp(rng.uniform(0.0, math.log(LARGEST)))
-    if ragged:
-        whole = round(size)
-        return whole if whole % 8 else whole - 1
-    return max(8, round(size / 8) * 8)
 
 
 def decided(key: GemmKey, choice: Choice | None) -> Row:
@@ -81,14 +60,14 @@ def timed(key: GemmKey, choice: Choice, bench: pipeline.Bench) -> Row:
     if not isinstance(compiled, Compiled):
         return {"error_ratio": "inf"}
     proof = verify.verify(
-        bench.worker, compiled, key, cache_dir=bench.cache_dir, seed=SEED, checks=CHECKS
+        bench.worker, compiled, key, cache_dir=bench.cache_dir, seed=JUDGED_BY, checks=CHECKS
     )
     if isinstance(proof, Refuted):
         print(f"{key.label}: {source.name} refuted: {proof.detail}")
         return {"error_ratio": "inf"}
     (found,) = measure.measure(
         bench.worker, key, [proof], cache_dir=bench.cache_dir, through=dispatch.Pinned,
-        baselines="torch", triton=None, budget_s=BUDGET_S, seed=SEED,
+        baselines="torch", triton=None, budget_s=BUDGET_S, seed=JUDGED_BY,
     )  # fmt: skip
     if isinstance(found, Refuted):
         print(f"{key.label}: {source.name} refuted while timing: {found.detail}")
@@ -142,7 +121,7 @@ def main(path: Path, limit_s: float) -> int:
         picks = Counter((record.key.layout, record.key.dtype) for record in records)
         (layout, dtype), _ = picks.most_common(1)[0]
         model = Nearest(records, shipped_rough(gpu))
-        keys, rows = list(draw(gpu, layout=layout, dtype=dtype)), read(path)
+        keys, rows = list(draw(gpu, layout=layout, dtype=dtype, seed=JUDGED_BY)), read(path)
         done = {identity(row) for row in rows}
         with path.open("a", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS)

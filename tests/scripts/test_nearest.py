@@ -1,7 +1,7 @@
 """What scripts/gpu/nearest.py draws and concludes; the clock is the GPU's."""
 
 import csv
-import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,26 +10,35 @@ import tuned
 from l2tune.generate.nearest import Nearest
 from l2tune.spec.gpu import H200
 
-PATH = Path(__file__).resolve().parents[2] / "scripts" / "gpu" / "nearest.py"
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts" / "gpu"
+sys.path.insert(0, str(SCRIPTS))
+
+import nearest as script  # noqa: E402
+import off_grid  # noqa: E402
+from off_grid import JUDGED_BY, LEARNED_FROM, draw  # noqa: E402
 
 
-@pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("gpu_nearest", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_same_shapes_are_drawn_each_time_and_a_third_is_ragged(script):
-    keys = list(script.draw(H200, layout="nn", dtype="float16"))
-    assert keys == list(script.draw(H200, layout="nn", dtype="float16"))
+@pytest.mark.parametrize("seed", [JUDGED_BY, LEARNED_FROM])
+def test_the_same_shapes_are_drawn_each_time_and_a_third_is_ragged(seed):
+    keys = list(draw(H200, layout="nn", dtype="float16", seed=seed))
+    assert keys == list(draw(H200, layout="nn", dtype="float16", seed=seed))
     sizes = [(key.m, key.n, key.k) for key in keys]
     assert len(set(sizes)) > 190
     assert sum(any(x % 8 for x in three) for three in sizes) == 66
     assert all(1 <= x <= 16384 for three in sizes for x in three)
     assert max(key.bytes_moved for key in keys) <= 2e9
     assert {key.align for key in keys} >= {2, 16}
+
+
+def test_hardly_any_shape_that_is_learned_from_is_judged_by():
+    learned, judged = (
+        {(key.m, key.n, key.k) for key in draw(H200, layout="nn", dtype="float16", seed=seed)}
+        for seed in (LEARNED_FROM, JUDGED_BY)
+    )
+    assert len(learned & judged) <= 2
+    with (SCRIPTS / "off_grid.csv").open(newline="") as file:
+        assert {tuple(int(row[x]) for x in "mnk") for row in csv.DictReader(file)} == learned
+    assert off_grid.COUNT == 200
 
 
 def timed(us: float, torch_us: float) -> dict[str, str]:
@@ -39,8 +48,8 @@ def timed(us: float, torch_us: float) -> dict[str, str]:
     return found
 
 
-def test_a_row_says_what_the_model_said_and_the_summary_what_came_of_it(script, tmp_path):
-    keys = list(script.draw(H200, layout="nn", dtype="float16"))
+def test_a_row_says_what_the_model_said_and_the_summary_what_came_of_it(tmp_path):
+    keys = list(draw(H200, layout="nn", dtype="float16", seed=JUDGED_BY))
     sure = Nearest(tuned.records(torch_off=lambda _: 9.0))
     doubting = Nearest(tuned.records(torch_off=lambda _: 0.5))
     key = next(key for key in keys if key.align == 16)
