@@ -20,6 +20,7 @@ WGMMA_SPLIT = {
     "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
     "PUSH": 0,
     "FLIP": 0,
+    "BULK": 1,
 }  # fmt: skip
 WGMMA_STREAMK = {
     "TILE_M": 64, "TILE_N": 32, "TILE_K": 64, "STAGES": 2, "SHARED": 0, "GROUP": 4,

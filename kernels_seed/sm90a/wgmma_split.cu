@@ -18,11 +18,13 @@ ROWS   = [1, 2]
 COLS   = [1, 2]
 PUSH   = [0, 1]
 FLIP   = [0, 1]
-where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N >= 8 * SPLIT", "TILE_N % (8 * ROWS) == 0",
+BULK   = [1, 0]
+where  = ["SPLIT * ROWS * COLS <= 8", "TILE_N % (8 * ROWS) == 0",
           """STAGES * 128 * (TILE_M + cdiv(TILE_N, 64) * 64) + 2048 \
              + PUSH * (SPLIT - 1) * cdiv(TILE_N, 8 * SPLIT) * 32 * TILE_M <= smem_limit""",
           "SPLIT == 1 or PUSH == 1 or TILE_M * TILE_N * 4 <= STAGES * 128 * (TILE_M + TILE_N)",
-          "SPLIT > 1 or PUSH == 0"]
+          "SPLIT > 1 or PUSH == 0",
+          "BULK == 1 or SPLIT == 1 and FLIP == 0 and TILE_N % 64 == 0"]
 [tma.a]
 box          = ["64", """(TILE_K if a_t else TILE_M) // COLS if FLIP == 0 \
                          else (TILE_K if a_t else TILE_N) // ROWS"""]
@@ -63,11 +65,15 @@ args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_
 // - With FLIP the tiles are those of the transposed product: n goes along the 64 rows that an
 //   instruction has at least, and m along the columns, of which 8 will do.
 // - With PUSH it sends the others their shares as soon as it has them, from registers into memory
-//   kept for that beside the ring; each block waits only for what it is sent.
+//   kept for that beside the ring; each block waits only for what it is sent. Where a tile has
+//   fewer than 8 * SPLIT columns some blocks have no share.
+// - With BULK 0 the rows of a tile that is not split are stored by the threads, not by the copy
+//   engine: sooner done, with more instructions.
 //
 // Past an edge the copy engine reads zeros, and drops what is stored; a block with no part of k
 // adds zeros. A bulk store writes up to the next 16 bytes; where n ends elsewhere, none is used.
 #include "l2/barrier.cuh"
+#include "l2/movmatrix.cuh"
 #include "l2/pdl.cuh"
 #include "l2/push.cuh"
 #include "l2/wgmma_tile_sm90.cuh"
@@ -79,6 +85,8 @@ constexpr int kReaders = TILE_M / 64 * 128;   // threads that multiply
 constexpr u32 kOffsetB = STAGES * kBytesA, kOffsetFull = kOffsetB + STAGES * kBytesB;
 constexpr u32 kOffsetEmpty = kOffsetFull + STAGES * 8;
 constexpr int kEights = TILE_N / 8;           // groups of 8 columns, of which a thread holds 4 sums
+// Whether a warp stores rows of whole slabs through shared memory.
+constexpr bool kStaged = SPLIT == 1 && !FLIP && TILE_N % kSlab == 0;
 
 constexpr int kPeers = ROWS + COLS - 1;       // blocks that read what this one fetches, it included
 
@@ -162,30 +170,52 @@ __device__ __forceinline__ float4 load_shared(u32 address) {
 }
 
 // Writes a warp's 16 rows through `buffer`, 2 KB of shared memory for each 64 columns.
-__device__ __forceinline__ void store_by_copy(const float* acc, u32 buffer, const Output& out,
-                                              const tensor_map& map_c, int batch, int lane) {
+__device__ __forceinline__ void store_staged(const float* acc, u32 buffer, const Output& out,
+                                             const tensor_map& map_c, int batch, int lane) {
 #pragma unroll
   for (int i = 0; i < TILE_N / 16; ++i)
     stage(buffer + i / 4 * kBufferBytes, i % 4, acc + i * 8, lane);
-  fence_proxy_async_shared();
+  if (BULK && out.n % 8 == 0) {
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (lane == 0) {
+      for (int slab = 0; slab < TILE_N / kSlab && out.col + slab * kSlab < out.n; ++slab)
+        tma_store_3d(map_c, buffer + slab * kBufferBytes, out.col + slab * kSlab, out.row, batch);
+      tma_store_commit();
+      tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
+    }
+    return;
+  }
   __syncwarp();
-  if (lane == 0) {
-    for (int slab = 0; slab < TILE_N / kSlab && out.col + slab * kSlab < out.n; ++slab)
-      tma_store_3d(map_c, buffer + slab * kBufferBytes, out.col + slab * kSlab, out.row, batch);
-    tma_store_commit();
-    tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
+#pragma unroll
+  for (int i = lane; i < 16 * kEights; i += 32) {
+    const int row = i / kEights, chunk = i % kEights, col = out.col + chunk * 8;
+    if (out.row + row >= out.m || col >= out.n) continue;
+    const u32 from = buffer + chunk / 8 * kBufferBytes + swizzle_128(row, chunk % 8);
+    const float4 results = load_shared(from);  // eight of them
+    elem* to = out.c + static_cast<long long>(out.row + row) * out.ldc + col;
+    if (col + 8 <= out.n) {
+      *reinterpret_cast<float4*>(to) = results;
+    } else {
+      const elem* each = reinterpret_cast<const elem*>(&results);
+      for (int e = 0; e < out.n - col; ++e) to[e] = each[e];
+    }
   }
 }
 
-// Writes the four sums that a lane holds of the `eight`-th 8 columns.
+// Writes the four sums that a lane holds of the `eight`-th 8 columns. With FLIP they are rows of C:
+// what a lane has is exchanged first, so that it has neighbours of a row.
 __device__ __forceinline__ void store(const Output& out, int eight, const float* d, int lane) {
-  if (!FLIP) return out.store(0, eight * 8, pair_of(d), pair_of(d + 2), lane);
+  const u32 upper = pair_of(d), lower = pair_of(d + 2);
+  if (!FLIP) return out.store(0, eight * 8, upper, lower, lane);
+  const int row = out.col + eight * 8 + lane / 4, col = out.row + lane % 4 * 2;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int row = out.row + lane / 4 + i / 2 * 8;
-    const int col = out.col + eight * 8 + lane % 4 * 2 + i % 2;
-    if (row < out.m && col < out.n)
-      out.c[static_cast<long long>(col) * out.ldc + row] = to_elem(d[i]);
+  for (int half = 0; half < 2; ++half) {
+    const u32 pair = movmatrix_trans(half ? lower : upper);
+    const int x = col + half * 8;
+    elem* to = out.c + static_cast<long long>(row) * out.ldc + x;
+    if (row < out.n && x + 1 < out.m) *reinterpret_cast<u32*>(to) = pair;
+    else if (row < out.n && x < out.m) *reinterpret_cast<unsigned short*>(to) = pair;
   }
 }
 
@@ -263,7 +293,7 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
   if (copies) {
     prefetch_tensor_map(map_a);
     prefetch_tensor_map(map_b);
-    if (SPLIT == 1 && !FLIP) prefetch_tensor_map(map_c);
+    if (kStaged && BULK) prefetch_tensor_map(map_c);
     for (int i = 0; i < STAGES; ++i) {
       mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
       mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
@@ -311,14 +341,14 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
     }
     complete(acc);
     grid_dependency_wait();  // C may be read by the launch before
-    if (SPLIT == 1 && (FLIP || TILE_N % kSlab || n % 8)) {
+    if (SPLIT == 1 && !kStaged) {
 #pragma unroll
       for (int i = 0; i < kEights; ++i) store(out, i, acc[0] + i * 4, lane);
     } else if (!PUSH) {
       named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
     }
-    if (SPLIT == 1 && !FLIP && TILE_N % kSlab == 0 && n % 8 == 0 && out.row < m)
-      store_by_copy(acc[0], base + warp * (TILE_N * 32), out, map_c, batch, lane);
+    if (kStaged && out.row < out.m)
+      store_staged(acc[0], base + warp * (TILE_N * 32), out, map_c, batch, lane);
     if (SPLIT > 1 && !PUSH) {
 #pragma unroll
       for (int i = 0; i < kEights; ++i)

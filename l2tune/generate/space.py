@@ -38,8 +38,10 @@ _CLUSTERS = (
 )  # fmt: skip
 """SPLIT, ROWS, COLS. To share operands where k is split did not pay on 24 small shapes of an H200;
 for some 2^18 outputs of a long k it was not tried."""
-_WIDEST_FLIPPED = 32
-"""Columns of a tile of the transposed product; as for wider ones there are those of the product."""
+_WIDEST_FLIPPED = 64
+"""Columns of a tile of the transposed product."""
+_STORES_SPLIT, _STORES = ((0, 1), (1, 1)), ((0, 1), (0, 0))
+"""PUSH, BULK."""
 _SPLIT_STAGES = (12, 10, 8, 7, 6, 5, 4, 3, 2)
 _WGMMA_STREAMK_TILES = (
     # TILE_M, TILE_N
@@ -258,7 +260,8 @@ def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
             continue
         slot = 128 * (tile_m + cdiv(tile_n, 64) * 64)
         residents = (1, 2) if 2 * blocks > key.gpu.sms else (1,)
-        for push in (0, 1) if split > 1 else (0,):
+        staged = split == 1 and not flip and tile_n % 64 == 0
+        for push, bulk in _STORES_SPLIT if split > 1 else _STORES if staged else [(0, 1)]:
             beside = push * (split - 1) * cdiv(tile_n, 8 * split) * 32 * tile_m
             rooms = [key.gpu.smem_limit_bytes // resident - 4096 - beside for resident in residents]
             depths = [min(room // slot, max(2, steps)) for room in rooms]
@@ -267,6 +270,7 @@ def _wgmma_split(key: GemmKey) -> Iterator[_Values]:
                     yield {
                         "TILE_M": tile_m, "TILE_N": tile_n, "TILE_K": 64, "STAGES": stages,
                         "SPLIT": split, "ROWS": rows, "COLS": cols, "PUSH": push, "FLIP": flip,
+                        "BULK": bulk,
                     }  # fmt: skip
 
 

@@ -22,6 +22,7 @@ INSTANCES = [
         "COLS": 1,
         "PUSH": 0,
         "FLIP": 0,
+        "BULK": 1,
     }
     for tile_n, split in itertools.product((32, 64, 128), (1, 2, 4))
 ]
@@ -67,6 +68,7 @@ def test_a_shortlist_has_the_best_guesses_and_some_of_every_family():
         "COLS": 1,
         "PUSH": 0,
         "FLIP": 0,
+        "BULK": 1,
     }
     liked = Fitted([(SEED, values, KEY, 1.0)])
     found = generate.shortlist(KEY, liked, count=24)

@@ -36,6 +36,7 @@ DEFAULTS = {
         "TILE_M": 64, "TILE_N": 64, "TILE_K": 64, "STAGES": 4, "SPLIT": 4, "ROWS": 1, "COLS": 1,
         "PUSH": 0,
         "FLIP": 0,
+        "BULK": 1,
     },
     "sm90a/wgmma_streamk": {
         "TILE_M": 128, "TILE_N": 128, "TILE_K": 64, "STAGES": 4, "SHARED": 0, "GROUP": 8,

@@ -84,6 +84,8 @@ WGMMA_SPLIT = [
     {"TILE_N": 256, "SPLIT": 3, "PUSH": 1},
     {"TILE_N": 16, "SPLIT": 1, "FLIP": 1},
     {"TILE_N": 32, "SPLIT": 4, "PUSH": 1, "FLIP": 1},
+    {"TILE_N": 8, "SPLIT": 8, "PUSH": 1, "FLIP": 1},
+    {"TILE_N": 128, "SPLIT": 1, "BULK": 0},
 ]
 WGMMA_STREAMK = [
     {"SHARED": 1},

@@ -84,7 +84,8 @@ def test_wgmma_is_right_whatever_the_order_of_the_warps(order, cache):
     [
         {"SPLIT": 4}, {"SPLIT": 3}, {"ROWS": 2, "COLS": 2}, {"SPLIT": 2, "ROWS": 2}, {"TILE_N": 16},
         {"SPLIT": 3, "PUSH": 1}, {"TILE_N": 16, "COLS": 2, "FLIP": 1},
-        {"TILE_N": 32, "SPLIT": 3, "PUSH": 1, "FLIP": 1},
+        {"TILE_N": 32, "SPLIT": 3, "PUSH": 1, "FLIP": 1}, {"TILE_N": 8, "SPLIT": 4, "PUSH": 1},
+        {"TILE_N": 16, "SPLIT": 4, "FLIP": 1}, {"TILE_N": 64, "BULK": 0},
     ],
 )  # fmt: skip
 def test_clusters_that_share_out_k_and_operands_are_right(values, layout, cache):

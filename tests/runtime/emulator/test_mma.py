@@ -1,4 +1,4 @@
-"""`mma.sync`, `ldmatrix`, `stmatrix` against the fragment layouts as the PTX manual words them."""
+"""`mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix` against the fragment layouts as the PTX manual words them."""
 
 import numpy as np
 import pytest
@@ -117,6 +117,19 @@ def test_stmatrix_undoes_ldmatrix(transposed):
     """ + store_words(["%r14", "%r15", "%r16", "%r17"])  # fmt: skip
     launch(body, (tile, "input"), (out, "output"))
     np.testing.assert_array_equal(out, tile)
+
+
+def test_movmatrix_transposes_what_the_lanes_hold():
+    matrix, out = RNG.integers(0, 65536, (8, 8)).astype(np.uint16), np.zeros((8, 8), np.uint16)
+    body = """
+      shl.b32 %r5, %r0, 2;
+      cvt.u64.u32 %rd8, %r5;
+      add.u64 %rd8, %rd0, %rd8;
+      ld.global.u32 %r10, [%rd8];
+      movmatrix.sync.aligned.m8n8.trans.b16 %r11, %r10;
+    """ + store_words(["%r11"])
+    launch(body, (matrix, "input"), (out, "output"))
+    np.testing.assert_array_equal(out, matrix.T)
 
 
 @pytest.mark.parametrize(

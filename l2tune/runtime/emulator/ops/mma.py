@@ -1,8 +1,8 @@
-"""Matrix instructions of one warp: `mma.sync`, `ldmatrix`, `stmatrix`.
+"""Matrix instructions of one warp: `mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix`.
 
 A fragment is gathered into a matrix, and a matrix scattered to fragments, by tables of indices made
 once per shape. PTX ISA, "Matrix Fragments for mma.m16n8k16" and "...m16n8k8", "ldmatrix",
-"stmatrix". 8x8 matrices of 16-bit elements, f16 and bf16.
+"stmatrix", "movmatrix". 8x8 matrices of 16-bit elements, f16 and bf16.
 """
 
 from __future__ import annotations
@@ -215,4 +215,20 @@ def _stmatrix(instruction: Instruction, kernel: Kernel) -> Step:
     return step
 
 
-BUILDERS = {"mma": _mma, "ldmatrix": _ldmatrix, "stmatrix": _stmatrix}
+def _movmatrix(instruction: Instruction, kernel: Kernel) -> Step:
+    if instruction.modifiers[2:] != ("m8n8", "trans", "b16"):
+        raise UnsupportedInstructionError(instruction, "only 8x8 matrices of b16 are known")
+    (target,) = registers_of(instruction.operands[0])
+    read = gather(instruction.operands[1], kernel)
+
+    def step(warp: Warp, mask: Lanes) -> None:
+        require_whole_warp(warp, mask)
+        matrix = read(warp, FULL).view(np.uint16).reshape(8, 8)
+        warp.write(target, np.ascontiguousarray(matrix.T).reshape(64).view(np.uint32), FULL)
+
+    return step
+
+
+BUILDERS = {
+    "mma": _mma, "ldmatrix": _ldmatrix, "stmatrix": _stmatrix, "movmatrix": _movmatrix,
+}  # fmt: skip
