@@ -1,4 +1,4 @@
-"""`mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix` against the fragment layouts as the PTX manual words them."""
+"""`mma.sync`, `ldmatrix`, `stmatrix`, `movmatrix` against the layouts that the PTX manual words."""
 
 import numpy as np
 import pytest
