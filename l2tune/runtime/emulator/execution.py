@@ -75,8 +75,10 @@ class Execution:
         Raises:
             EmulationStopped: At a finding.
         """
+        if warp.parked is not None and warp.parked():
+            return 0
         code, counts = self._code, self.counts
-        warp.waiting, warp.sleeps = None, False
+        warp.waiting, warp.sleeps, warp.parked = None, False, None
         blocked: set[int] = set()
         waits = 0
         for done in range(quantum):
@@ -149,7 +151,10 @@ def _set_aside(warp: Warp, wait: Wait, blocked: set[int]) -> bool:
     blocked.add(warp.at)
     warp.pc[warp.group] = warp.at
     warp.waiting = warp.waiting or wait
-    return _choose(warp, blocked)
+    if _choose(warp, blocked):
+        return True
+    warp.parked = wait.lasts if len(blocked) == 1 else None
+    return False
 
 
 def _choose(warp: Warp, blocked: set[int]) -> bool:

@@ -20,8 +20,8 @@ _PRIVATE = frozenset([
     "abs", "add", "addc", "activemask", "and", "bfe", "bfi", "bfind", "bra", "brev", "brx", "clz",
     "cnot", "copysign", "cos", "cvt", "cvta", "div", "dp2a", "dp4a", "ex2", "fence", "fma", "fns",
     "isspacep", "ld", "ldmatrix", "ldu", "lg2", "lop3", "mad", "mad24", "madc", "mapa", "match",
-    "max", "membar", "min", "mma", "mov", "mul", "mul24", "nanosleep", "neg", "not", "or", "popc",
-    "prefetch", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf",
+    "max", "membar", "min", "mma", "mov", "movmatrix", "mul", "mul24", "nanosleep", "neg", "not",
+    "or", "popc", "prefetch", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf",
     "shfl", "shl", "shr", "sin", "slct", "sqrt", "sub", "subc", "szext", "tanh", "testp", "vote",
     "xor", "atom", "red",
 ])  # fmt: skip

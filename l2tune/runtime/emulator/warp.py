@@ -51,14 +51,25 @@ class Wait:
     """Returned by a `Step` that cannot go on: the warp stays at the instruction and is tried again.
 
     Attributes:
-        reason: For a deadlock's message.
         fault: What it is if nothing ever goes on.
+        lasts: Whether another try would find nothing else; None where only a try can tell.
     """
 
-    __slots__ = ("fault", "reason")
+    __slots__ = ("_what", "fault", "lasts")
 
-    def __init__(self, reason: str, fault: Fault = Fault.DEADLOCK) -> None:
-        self.reason, self.fault = reason, fault
+    def __init__(
+        self,
+        what: object,
+        fault: Fault = Fault.DEADLOCK,
+        lasts: Callable[[], bool] | None = None,
+    ) -> None:
+        """Wait for `what`, whose text says so."""
+        self._what, self.fault, self.lasts = what, fault, lasts
+
+    @property
+    def reason(self) -> str:
+        """For a deadlock's message."""
+        return str(self._what)
 
 
 GIVES_WAY: Final = Wait("")
@@ -108,6 +119,7 @@ class Warp:
         self.at, self.limit = block.kernel.start, NOWHERE
         self.group = FULL if lanes == WARP_LANES else self.alive
         self.waiting: Wait | None = None  # why it stands still
+        self.parked: Callable[[], bool] | None = None  # if all lanes wait for one thing: still?
         self.sleeps = False  # gave way to other warps when it last ran
         self.specials: dict[str, Lanes] = {}  # special registers that never change
         self.in_flight: dict[int, str] = {}

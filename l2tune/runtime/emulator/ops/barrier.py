@@ -151,7 +151,7 @@ class _Call:
             turns[late] = turn
         if (turns[mask] >= barrier.turn).any():
             _require_enough(warp, barrier, needed, counted=self._threads is not None)
-            return Wait(str(barrier))
+            return Wait(barrier)
         turns[mask] = -1
         assert barrier.agreed is not None
         warp.block.machine.clocks.acquire(warp.agent, barrier.agreed)

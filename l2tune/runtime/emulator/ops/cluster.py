@@ -66,7 +66,10 @@ class ClusterBarrier:
         return True
 
     def _lanes(self, warp: Warp) -> Lanes:
-        return self._turns.setdefault(warp.agent, np.full(WARP_LANES, -1))
+        found = self._turns.get(warp.agent)
+        if found is None:
+            found = self._turns[warp.agent] = np.full(WARP_LANES, -1)
+        return found
 
     def _turn(self) -> None:
         warps = [warp for block in self._blocks for warp in block.warps]

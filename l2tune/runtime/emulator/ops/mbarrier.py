@@ -64,6 +64,8 @@ def _init(instruction: Instruction, kernel: Kernel) -> Step:
             warp.stop(Fault.INVALID_USE, f"a count of {count}, needed 1 to {LIMIT}", address=where)
         zeros = np.zeros((1, SIZE_BYTES), dtype=np.uint8)
         warp.block.machine.memory.write_shared(warp, block, np.array([offset]), zeros, ticket=None)
+        if offset in block.mbarriers:
+            block.mbarriers[offset].valid = False
         block.mbarriers[offset] = Mbarrier(where, count, warp.agent)
 
     operands = instruction.operands
@@ -79,7 +81,7 @@ def _inval(instruction: Instruction, kernel: Kernel) -> Step:
         block, offset = warp.block.machine.memory.shared_target(warp, space, where)
         zeros = np.zeros((1, SIZE_BYTES), dtype=np.uint8)
         warp.block.machine.memory.write_shared(warp, block, np.array([offset]), zeros, ticket=None)
-        del block.mbarriers[offset]
+        block.mbarriers.pop(offset).valid = False
 
     return _each_lane(instruction, address(instruction.operands[0], kernel), None, act)
 
@@ -148,7 +150,7 @@ def _wait(instruction: Instruction, kernel: Kernel) -> Step:
                     clocks.acquire(warp.agent, barrier.known)
             done[lane] = seen[key]
         if sleeps and waits_for is not None and not done.any():
-            return Wait(str(waits_for))
+            return Wait(waits_for, lasts=waits_for.stays() if len(seen) == 1 else None)
         write(warp, done, mask)
         return None
 

@@ -7,6 +7,8 @@ when no arrival and no byte is owed. The instructions are in `mbarrier`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from l2tune.runtime.emulator.findings import Fault
@@ -30,6 +32,7 @@ class Mbarrier:
         pending: Arrivals that the current phase still needs.
         owed_bytes: That copies will bring in the current phase; below 0 if they came first.
         published: Whether a fence has shown its initialisation to the async proxy.
+        valid: Until it is invalidated.
         known: What whoever sees the last phase complete will know.
     """
 
@@ -37,7 +40,7 @@ class Mbarrier:
         self.where, self.agent = where, agent
         self._arrivals = self._next = self.pending = arrivals
         self.phase, self.owed_bytes = 0, 0
-        self.published = False
+        self.published, self.valid = False, True
         self.known: Stamp | None = None
         self._gathered: Stamp | None = None
 
@@ -46,6 +49,11 @@ class Mbarrier:
             f"the mbarrier at {self.where:#x}, phase {self.phase}, still needs {self.pending}"
             f" arrivals and {self.owed_bytes} bytes"
         )
+
+    def stays(self) -> Callable[[], bool]:
+        """What tells whether its phase is still this one, and it is still an mbarrier."""
+        phase = self.phase
+        return lambda: self.valid and self.phase == phase
 
     def expect_arrival(self, warp: Warp) -> None:
         """Need one arrival more in this phase."""

@@ -98,12 +98,22 @@ def _scalar(instruction: Instruction, kernel: Kernel) -> Step | None:
             # Lanes that reduce may meet at one number, so each comes by itself.
             together.setdefault(lane if apply else int(barriers[lane]), []).append(lane)
         for lanes in together.values():
-            found = [destinations(warp, int(to[i]), int(barriers[i]), None) for i in lanes]
-            offsets, target = np.array([start for start, _ in found]), found[0][1][0]
+            offsets, target = _destinations(warp, to[lanes], int(barriers[lanes[0]]))
             remote = Remote(warp, lanes[0], data[lanes], offsets, target, apply, "generic")
             warp.block.machine.pending.append(remote)
 
     return step
+
+
+def _destinations(warp: Warp, to: Array, barrier: int) -> tuple[Array, tuple[Block, Mbarrier]]:
+    """Offsets of what lanes send to one block, all of which one mbarrier of it counts."""
+    _, (target,) = destinations(warp, int(to[0]), barrier, None)
+    find = warp.block.machine.memory.shared_target
+    found = [find(warp, "shared::cluster", int(where)) for where in to]
+    for where, (block, _) in zip(to, found, strict=True):
+        if block is not target[0]:
+            destinations(warp, int(where), barrier, None)  # says what is wrong
+    return np.array([offset for _, offset in found]), target
 
 
 def _bulk(instruction: Instruction, kernel: Kernel) -> Step | None:
