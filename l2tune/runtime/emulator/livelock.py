@@ -21,9 +21,9 @@ _PRIVATE = frozenset([
     "cnot", "copysign", "cos", "cvt", "cvta", "div", "dp2a", "dp4a", "ex2", "fence", "fma", "fns",
     "isspacep", "ld", "ldmatrix", "ldu", "lg2", "lop3", "mad", "mad24", "madc", "mapa", "match",
     "max", "membar", "min", "mma", "mov", "movmatrix", "mul", "mul24", "nanosleep", "neg", "not",
-    "or", "popc", "prefetch", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "set", "setp", "shf",
-    "shfl", "shl", "shr", "sin", "slct", "sqrt", "sub", "subc", "szext", "tanh", "testp", "vote",
-    "xor", "atom", "red",
+    "or", "popc", "prefetch", "prmt", "rcp", "redux", "rem", "rsqrt", "sad", "selp", "set", "setp",
+    "shf", "shfl", "shl", "shr", "sin", "slct", "sqrt", "sub", "subc", "szext", "tanh", "testp",
+    "vote", "xor", "atom", "red",
 ])  # fmt: skip
 """Opcodes that change nothing but registers; and atomics, which are judged by what they change."""
 
