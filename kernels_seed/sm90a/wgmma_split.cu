@@ -67,8 +67,8 @@ args    = ["tma.a", "tma.b", "tma.c", "c", "m", "n", "k", "ldc", "stride_c", "a_
 // - With PUSH it sends the others their shares as soon as it has them, from registers into memory
 //   kept for that beside the ring; each block waits only for what it is sent. Where a tile has
 //   fewer than 8 * SPLIT columns some blocks have no share.
-// - With BULK 0 the rows of a tile that is not split are stored by the threads, not by the copy
-//   engine: sooner done, with more instructions.
+// - With BULK 1 the rows of a tile that is not split are stored by the copy engine, where they are
+//   whole; else by the threads, 16 bytes at once if a block has more than a few columns to store.
 //
 // Past an edge the copy engine reads zeros, and drops what is stored; a block with no part of k
 // adds zeros. A bulk store writes up to the next 16 bytes; where n ends elsewhere, none is used.
@@ -85,8 +85,12 @@ constexpr int kReaders = TILE_M / 64 * 128;   // threads that multiply
 constexpr u32 kOffsetB = STAGES * kBytesA, kOffsetFull = kOffsetB + STAGES * kBytesB;
 constexpr u32 kOffsetEmpty = kOffsetFull + STAGES * 8;
 constexpr int kEights = TILE_N / 8;           // groups of 8 columns, of which a thread holds 4 sums
-// Whether a warp stores rows of whole slabs through shared memory.
-constexpr bool kStaged = SPLIT == 1 && !FLIP && TILE_N % kSlab == 0;
+constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;  // those that one block stores, at most
+// Whether rows of whole slabs may be stored by the copy engine.
+constexpr bool kCopied = SPLIT == 1 && !FLIP && TILE_N % kSlab == 0 && BULK;
+// Whether the threads store 16 bytes at once, by way of shared memory: more than a few columns, and
+// where the ring was, nobody else looks for sums.
+constexpr bool kGathered = (SPLIT == 1 || PUSH) && kShare > 2;
 
 constexpr int kPeers = ROWS + COLS - 1;       // blocks that read what this one fetches, it included
 
@@ -155,6 +159,10 @@ __device__ __forceinline__ void store_shared(u32 address, const float* d) {
                ::"r"(address), "f"(d[0]), "f"(d[1]), "f"(d[2]), "f"(d[3]) : "memory");
 }
 
+__device__ __forceinline__ void store_shared(u32 address, u32 pair) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(pair) : "memory");
+}
+
 __device__ __forceinline__ float4 load_cluster(u32 remote) {
   float4 v;
   asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -169,49 +177,41 @@ __device__ __forceinline__ float4 load_shared(u32 address) {
   return v;
 }
 
-// Writes a warp's 16 rows through `buffer`, 2 KB of shared memory for each 64 columns.
-__device__ __forceinline__ void store_staged(const float* acc, u32 buffer, const Output& out,
-                                             const tensor_map& map_c, int batch, int lane) {
+// Writes a warp's 16 rows by copies from `buffer`, 2 KB of shared memory for each 64 columns.
+__device__ __forceinline__ void store_by_copy(const float* acc, u32 buffer, const Output& out,
+                                              const tensor_map& map_c, int batch, int lane) {
 #pragma unroll
   for (int i = 0; i < TILE_N / 16; ++i)
     stage(buffer + i / 4 * kBufferBytes, i % 4, acc + i * 8, lane);
-  if (BULK && out.n % 8 == 0) {
-    fence_proxy_async_shared();
-    __syncwarp();
-    if (lane == 0) {
-      for (int slab = 0; slab < TILE_N / kSlab && out.col + slab * kSlab < out.n; ++slab)
-        tma_store_3d(map_c, buffer + slab * kBufferBytes, out.col + slab * kSlab, out.row, batch);
-      tma_store_commit();
-      tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
-    }
-    return;
-  }
+  fence_proxy_async_shared();
   __syncwarp();
-#pragma unroll
-  for (int i = lane; i < 16 * kEights; i += 32) {
-    const int row = i / kEights, chunk = i % kEights, col = out.col + chunk * 8;
-    if (out.row + row >= out.m || col >= out.n) continue;
-    const u32 from = buffer + chunk / 8 * kBufferBytes + swizzle_128(row, chunk % 8);
-    const float4 results = load_shared(from);  // eight of them
-    elem* to = out.c + static_cast<long long>(out.row + row) * out.ldc + col;
-    if (col + 8 <= out.n) {
-      *reinterpret_cast<float4*>(to) = results;
-    } else {
-      const elem* each = reinterpret_cast<const elem*>(&results);
-      for (int e = 0; e < out.n - col; ++e) to[e] = each[e];
-    }
+  if (lane == 0) {
+    for (int slab = 0; slab < TILE_N / kSlab && out.col + slab * kSlab < out.n; ++slab)
+      tma_store_3d(map_c, buffer + slab * kBufferBytes, out.col + slab * kSlab, out.row, batch);
+    tma_store_commit();
+    tma_store_wait_read<0>();  // shared memory must outlive the copies that read it
   }
 }
 
-// Writes the four sums that a lane holds of the `eight`-th 8 columns. With FLIP they are rows of C:
-// what a lane has is exchanged first, so that it has neighbours of a row.
+// Two pairs, of the upper and the lower 8 rows of a group of 8 columns, as a lane stores them: with
+// FLIP its two of a column are exchanged for two of a row of C.
+struct Pairs {
+  u32 upper, lower;
+
+  __device__ __forceinline__ explicit Pairs(const float* d) : upper(pair_of(d)),
+                                                              lower(pair_of(d + 2)) {
+    if (FLIP) upper = movmatrix_trans(upper), lower = movmatrix_trans(lower);
+  }
+};
+
+// Writes the four sums that a lane holds of the `eight`-th 8 columns.
 __device__ __forceinline__ void store(const Output& out, int eight, const float* d, int lane) {
-  const u32 upper = pair_of(d), lower = pair_of(d + 2);
-  if (!FLIP) return out.store(0, eight * 8, upper, lower, lane);
+  const Pairs pairs(d);
+  if (!FLIP) return out.store(0, eight * 8, pairs.upper, pairs.lower, lane);
   const int row = out.col + eight * 8 + lane / 4, col = out.row + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const u32 pair = movmatrix_trans(half ? lower : upper);
+    const u32 pair = half ? pairs.lower : pairs.upper;
     const int x = col + half * 8;
     elem* to = out.c + static_cast<long long>(row) * out.ldc + x;
     if (row < out.n && x + 1 < out.m) *reinterpret_cast<u32*>(to) = pair;
@@ -219,10 +219,47 @@ __device__ __forceinline__ void store(const Output& out, int eight, const float*
   }
 }
 
+// A warp's groups of 8 columns on their way to C: rows of C in `buffer`, where the ring was.
+struct Gathered {
+  // Rows are 16 bytes more than a multiple of all banks apart, or 48, so that no two lanes meet.
+  static constexpr int kPitch = FLIP ? 48 : (kShare * 16 + 127) / 128 * 128 + 16;
+  static constexpr int kBytes = (FLIP ? 8 * kShare : 16) * kPitch;
+  u32 buffer;
+
+  // Puts the sums of the i-th group into its place.
+  __device__ __forceinline__ void put(int i, const float* d, int lane) const {
+    const Pairs pairs(d);
+    const u32 to = buffer + (FLIP ? i * 8 * kPitch : i * 16) + lane / 4 * kPitch + lane % 4 * 4;
+    store_shared(to, pairs.upper);
+    store_shared(to + (FLIP ? 16 : 8 * kPitch), pairs.lower);
+  }
+  // Writes `count` groups, the first of which is the `eight`-th of the tile, 16 bytes at once.
+  __device__ __forceinline__ void store(const Output& out, int eight, int count, int lane) const {
+    constexpr int kChunks = FLIP ? 2 : kShare, kRows = FLIP ? 8 * kShare : 16;
+    const int top = FLIP ? out.col + eight * 8 : out.row, rows = FLIP ? out.n : out.m;
+    const int left = FLIP ? out.row : out.col + eight * 8, cols = FLIP ? out.m : out.n;
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < kRows * kChunks; i += 32) {
+      const int row = i / kChunks, chunk = i % kChunks, col = left + chunk * 8;
+      if ((FLIP ? row / 8 : chunk) >= count || top + row >= rows || col >= cols) continue;
+      const float4 eight_of_them = load_shared(buffer + row * kPitch + chunk * 16);
+      elem* to = out.c + static_cast<long long>(top + row) * out.ldc + col;
+      if (col + 8 <= cols) {
+        *reinterpret_cast<float4*>(to) = eight_of_them;
+      } else {
+        const elem* each = reinterpret_cast<const elem*>(&eight_of_them);
+        for (int e = 0; e < cols - col; ++e) to[e] = each[e];
+      }
+    }
+  }
+};
+
+static_assert(!kGathered || kReaders / 32 * Gathered::kBytes <= kOffsetFull, "the ring holds them");
+
 // Sends each other part its share of the columns, and adds up this block's own, part 0 first.
 __device__ __forceinline__ void add_pushed(const float* acc, u32 base, Place place,
-                                           const Output& out, int lane) {
-  constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;  // groups of 8 columns, at most
+                                           const Output& out, int warp, int lane) {
   const u32 parts = base + (pushed(0) + 8 + 127) / 128 * 128 + threadIdx.x * 16;
   // What part `from` sends to part `to`: a block has no place for its own.
   const auto place_of = [=](int from, int to) {
@@ -245,10 +282,13 @@ __device__ __forceinline__ void add_pushed(const float* acc, u32 base, Place pla
     else own[i * 4] = d[0], own[i * 4 + 1] = d[1], own[i * 4 + 2] = d[2], own[i * 4 + 3] = d[3];
   }
   mbarrier_wait_cluster(pushed(base), 0);
+  const int first = kEights * place.part / SPLIT;
+  const int count = kEights * (place.part + 1) / SPLIT - first;
+  const Gathered gathered = {base + warp * Gathered::kBytes};
+  if (kGathered) named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
 #pragma unroll
   for (int i = 0; i < kShare; ++i) {
-    const int eight = kEights * place.part / SPLIT + i;
-    if (kEights % SPLIT && eight == kEights * (place.part + 1) / SPLIT) break;
+    if (kEights % SPLIT && i == count) break;
     float sum[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int p = 0; p < SPLIT; ++p) {
@@ -256,8 +296,10 @@ __device__ __forceinline__ void add_pushed(const float* acc, u32 base, Place pla
       if (p != place.part) part = load_shared(place_of(p, place.part) + i * kReaders * 16);
       sum[0] += part.x, sum[1] += part.y, sum[2] += part.z, sum[3] += part.w;
     }
-    store(out, eight, sum, lane);
+    if (kGathered) gathered.put(i, sum, lane);
+    else store(out, first + i, sum, lane);
   }
+  if (kGathered) gathered.store(out, first, count, lane);
 }
 
 extern "C" __global__ void __launch_bounds__(kReaders + 32)
@@ -293,7 +335,7 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
   if (copies) {
     prefetch_tensor_map(map_a);
     prefetch_tensor_map(map_b);
-    if (kStaged && BULK) prefetch_tensor_map(map_c);
+    if (kCopied) prefetch_tensor_map(map_c);
     for (int i = 0; i < STAGES; ++i) {
       mbarrier_init(full + i * 8, 1);  // the copying thread, and the bytes it announces
       mbarrier_init(empty + i * 8, kReaders / 32 * kPeers);
@@ -341,14 +383,20 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
     }
     complete(acc);
     grid_dependency_wait();  // C may be read by the launch before
-    if (SPLIT == 1 && !kStaged) {
+    // No warpgroup reads the ring any more, before it is overwritten.
+    if (!PUSH && (SPLIT > 1 || kCopied || kGathered)) named_barrier_sync(1, kReaders);
+    if (kCopied && n % 8 == 0) {
+      if (out.row < out.m)
+        store_by_copy(acc[0], base + warp * (TILE_N * 32), out, map_c, batch, lane);
+    } else if (SPLIT == 1) {
+      const Gathered gathered = {base + warp * Gathered::kBytes};
 #pragma unroll
-      for (int i = 0; i < kEights; ++i) store(out, i, acc[0] + i * 4, lane);
-    } else if (!PUSH) {
-      named_barrier_sync(1, kReaders);  // no warpgroup reads the ring any more
+      for (int i = 0; i < kEights; ++i) {
+        if (kGathered) gathered.put(i, acc[0] + i * 4, lane);
+        else store(out, i, acc[0] + i * 4, lane);
+      }
+      if (kGathered) gathered.store(out, 0, kEights, lane);
     }
-    if (kStaged && out.row < out.m)
-      store_staged(acc[0], base + warp * (TILE_N * 32), out, map_c, batch, lane);
     if (SPLIT > 1 && !PUSH) {
 #pragma unroll
       for (int i = 0; i < kEights; ++i)
@@ -357,11 +405,10 @@ gemm(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_ma
   }
   if (PUSH) {
     if (kPeers == 1) cluster_wait();  // the other blocks' barriers are initialised
-    if (warp < kReaders / 32) add_pushed(acc[0], base, place, out, lane);
+    if (warp < kReaders / 32) add_pushed(acc[0], base, place, out, warp, lane);
   } else if (SPLIT > 1) {
     cluster_arrive(), cluster_wait();  // every block's sums are there
     if (warp < kReaders / 32) {
-      constexpr int kShare = (kEights + SPLIT - 1) / SPLIT;
 #pragma unroll
       for (int i = 0; i < kShare; ++i) {
         const int eight = kEights * place.part / SPLIT + i;
