@@ -153,10 +153,13 @@ def _walk(node: ast.expr, values: Mapping[str, int]) -> int:
         case ast.BoolOp(values=parts):
             return int(any(_walk(part, values) for part in parts))
         case ast.Compare(left=left, ops=ops, comparators=rest):
-            terms = [_walk(term, values) for term in (left, *rest)]
-            return int(
-                all(_COMPARE[type(o)](x, y) for o, x, y in zip(ops, terms, terms[1:], strict=False))
-            )
+            before = _walk(left, values)
+            for comparison, term in zip(ops, rest, strict=True):
+                after = _walk(term, values)
+                if not _COMPARE[type(comparison)](before, after):
+                    return 0  # what follows is not looked at
+                before = after
+            return 1
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _walk(body if _walk(test, values) else orelse, values)
         case ast.Call(func=ast.Name(id=name), args=args):
