@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from covering_set import VALUES, Entry, covering_set
-from marked import replaced
+from marked import put
 
 from l2tune import compile, settings  # noqa: A004
 from l2tune.runtime.emulator.processor import EmulatedProcessor
@@ -214,14 +214,8 @@ def _agreeing(rows: list[Row]) -> str:
 def write_table(*, check: bool) -> int:
     """Put the table into docs/emulator.md, or say whether it is there."""
     document = ROOT / "docs/emulator.md"
-    wanted = replaced(document, "agreement", table(read(COMPARED)))
-    if check:
-        stale = document.read_text() != wanted
-        if stale:
-            print(f"{document}: out of date; run scripts/agreement.py table", file=sys.stderr)
-        return int(stale)
-    document.write_text(wanted)
-    return 0
+    stale = "out of date; run scripts/agreement.py table"
+    return put(document, "agreement", table(read(COMPARED)), check=check, stale=stale)
 
 
 def main() -> int:

@@ -53,7 +53,7 @@ def build(
 ) -> None:
     """Write the cache's records of one GPU model, and their kernels, as a pack.
 
-    The same records make the same files. A pack that is there already is replaced.
+    A pack that is there already is replaced; the same records make the same files then.
     """
     registry = Registry(settings.current().cache_dir)
     quarantined = registry.quarantined()

@@ -33,10 +33,9 @@ Result = TypeVar("Result")
 _SPREAD = 8
 """One key in eight comes first, with many candidates; what they show guides the rest."""
 _WIDE, _NARROW = 64, 48
-_WIDE_IF_FITTED, _NARROW_IF_FITTED = 48, 32
-"""Where the model knows this many products of the GPU, an instance within 1 % of the fastest is
-among its first 16 for 99 of 100 others (`scripts/fit.py`)."""
-_FITTED_PRODUCTS = 500
+_FITTED_PRODUCTS, _WIDE_IF_FITTED, _NARROW_IF_FITTED = 500, 48, 32
+"""Where the model knows so many products of the GPU, an instance within 1 % of the fastest is among
+its first 16 for 99 of 100 others (`scripts/fit.py`)."""
 _KEYS_BEFORE_FIT = 32
 """The model is fitted anew after so many keys, then whenever they have doubled."""
 _CLEARLY = 1.01

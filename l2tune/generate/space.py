@@ -26,6 +26,7 @@ _WGMMA_TILES = (
     (64, 16, 1), (64, 8, 1), (128, 32, 1), (128, 192, 1), (192, 256, 0), (192, 192, 0),
     (192, 128, 0), (192, 64, 0),
 )  # fmt: skip
+_GROUPS = (4, 8, 16)
 _WGMMA_HALF_TILES = ((256, 256), (128, 256), (256, 128), (128, 128), (256, 64), (128, 64))
 _SPLIT_TILES = (
     # TILE_M, TILE_N
@@ -214,12 +215,16 @@ def _guess(pair: tuple[float, KernelSource]) -> float:
     return pair[0]
 
 
+def _is_useful(group: int, m: int, tile_m: int) -> bool:
+    """Groups of rows of tiles matter where the operands of a wave do not fit the L2."""
+    return group == 8 or cdiv(m, tile_m) >= 2 * group
+
+
 def _wgmma(key: GemmKey) -> Iterator[_Values]:
     for (tile_m, tile_n, pingpong), cluster, group in itertools.product(
-        _WGMMA_TILES, (1, 2), (4, 8, 16)
+        _WGMMA_TILES, (1, 2), _GROUPS
     ):
-        # Groups of rows matter where the operands of a wave do not fit the L2.
-        if group != 8 and cdiv(key.m, tile_m) < 2 * group:
+        if not _is_useful(group, key.m, tile_m):
             continue
         consumers = 3 if tile_m == 192 else 2
         room = key.gpu.smem_limit_bytes - 2048 - 16384 * consumers
@@ -232,10 +237,8 @@ def _wgmma(key: GemmKey) -> Iterator[_Values]:
 
 
 def _wgmma_half(key: GemmKey) -> Iterator[_Values]:
-    for (tile_m, tile_n), cluster, group in itertools.product(
-        _WGMMA_HALF_TILES, (1, 2), (4, 8, 16)
-    ):
-        if group != 8 and cdiv(key.m, tile_m) < 2 * group:  # as in `_wgmma`
+    for (tile_m, tile_n), cluster, group in itertools.product(_WGMMA_HALF_TILES, (1, 2), _GROUPS):
+        if not _is_useful(group, key.m, tile_m):
             continue
         stages = min(8, (key.gpu.smem_limit_bytes - 34816) // (128 * (tile_m + tile_n)))
         yield {

@@ -155,7 +155,9 @@ def write(
     records: Iterable[Record],
     templates: Iterable[str] = (),
 ) -> Pack:
-    """Write a pack, in the place of one that is there; the same records make the same bytes.
+    """Write a pack, in the place of one that is there.
+
+    The same records make the same bytes over the same pack, or where there was none.
 
     Args:
         folder: Where it goes.

@@ -8,7 +8,6 @@ rough times. All in one process, so the figures compare.
 """
 
 import csv
-import math
 import random
 import sys
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from l2tune import generate, pipeline, stages
 from l2tune.cli.keys import grid_keys
+from l2tune.export.summary import geometric_mean
 from l2tune.generate import Fitted
 from l2tune.runtime.device import detect
 from l2tune.spec.key import GemmKey
@@ -58,7 +58,7 @@ def main(result: Path, count: int) -> None:
             print(rows[-1], flush=True)
     for name in ("fitted", "unfitted"):
         losses = [float(r[f"{name}_us"]) / float(r["best_us"]) for r in rows]
-        mean = math.exp(sum(map(math.log, losses)) / len(losses))
+        mean = geometric_mean(losses)
         close = sum(loss <= 1.01 for loss in losses)
         print(f"{name}: {mean:.4f} of the best on average, within 1 % on {close} of {len(rows)}")
 

@@ -25,24 +25,22 @@ def main(pack: str, result: Path, log: Path) -> int:
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
     )  # fmt: skip
     assert inner.stdout is not None
-    rows: list[dict[str, object]] = []
+    found: list[tuple[list[str], list[str]]] = []  # of each kernel: its words, and its errors
     with log.open("w") as kept, result.open("w", newline="") as file:
         for line in inner.stdout:
             kept.write(line)
             if line.startswith(MARK):
-                kernel, layout, dtype, cases = line.removeprefix(MARK).split()
-                rows.append(dict(zip(COLUMNS, (kernel, layout, dtype, cases, 0, ""), strict=True)))
-            elif rows and line.startswith(("========= Invalid", "========= Error", "failed ")):
-                rows[-1]["errors"] = int(str(rows[-1]["errors"])) + 1
-                rows[-1]["first"] = rows[-1]["first"] or line.strip("= \n")
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+                found.append((line.removeprefix(MARK).split(), []))
+            elif found and line.startswith(("========= Invalid", "========= Error", "failed ")):
+                found[-1][1].append(line.strip("= \n"))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([*words, len(errors), *(errors[:1] or [""])] for words, errors in found)
     status = inner.wait()
-    wrong = [row for row in rows if row["errors"]]
-    for row in wrong:
-        print(f"{row['kernel']}: {row['errors']} errors: {row['first']}")
-    print(f"{len(rows)} kernels, {len(wrong)} with errors; the tool ended with {status}")
+    wrong = [(words[0], errors) for words, errors in found if errors]
+    for kernel, errors in wrong:
+        print(f"{kernel}: {len(errors)} errors: {errors[0]}")
+    print(f"{len(found)} kernels, {len(wrong)} with errors; the tool ended with {status}")
     return 1 if wrong or status else 0
 
 
